@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import __version__
-
-#: The extra that installs a package, by the package's import name.
-EXTRA_OF = {
-    "amaranth": "sim",
-    "amaranth_boards": "flow",
-    "cocotb": "sim",
-    "cocotb_tools": "sim",
-    "cocotbext": "sim",
-    "dpkt": "sim",
-    "google_crc32c": "sim",
-    "numpy": "sim",
-    "pyslang": "sim",
-    "rich": "sim",
-    "typer": "sim",
-}
+from .cli.extras import missing
 
 
 def main() -> None:
@@ -32,14 +17,10 @@ def main() -> None:
 
         app(prog_name="rnic")
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if name not in EXTRA_OF:
+        sentence = missing(error)
+        if sentence is None:
             raise
-        print(
-            f"rnic: the commands of ddp-rnic {__version__} need {name.replace('_', '-')},"
-            f" which is not installed: pip install 'ddp-rnic[{EXTRA_OF[name]}]'",
-            file=sys.stderr,
-        )
+        print(sentence, file=sys.stderr)
         sys.exit(3)
 
 

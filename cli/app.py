@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
-from .bench import bench
-from .build import build
-from .compare import compare_devices
-from .export import export
-from .mutate import mutate
-from .prm import prm
-from .program import program
-from .requirements import requirements
-from .shuffle import shuffle
-from .sim import sim
-from .soak import soak
+from .extras import COMMANDS, missing
+from .outcome import NO_TOOL
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is called or listed, so that each needs its own extra alone."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        single = typer.Typer(add_completion=False)
+        try:
+            function = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+        except ModuleNotFoundError as error:
+            sentence = missing(error, COMMANDS[cmd_name])
+            if sentence is None:
+                raise
+            single.command(cmd_name, help=f"Needs the extra {COMMANDS[cmd_name]}.", **_ANYTHING)(
+                lambda: _refuse(sentence)
+            )
+        else:
+            single.command(cmd_name)(function)
+        return typer.main.get_command(single)
+
+
+#: A command that cannot be imported takes any arguments.
+_ANYTHING: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
+
+
+def _refuse(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(NO_TOOL)
+
 
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -41,9 +72,3 @@ def rnic(
     ] = False,
 ) -> None:
     """An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""
-
-
-app.command()(sim)
-app.command("compare")(compare_devices)
-for command in (bench, soak, mutate, shuffle, build, program, export, requirements, prm):
-    app.command()(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from ..sim.campaigns import bench as numbers
 from ..sim.campaigns.others import Peer
 from ..sim.reports import plots as drawing
 from .outcome import BadInput, exits
-from .terminal import bar
+from .terminal import bar, console, print_table
 
 
 @exits()
@@ -75,7 +74,7 @@ def bench(
         for each in peers:
             each.check()
         if plots is not None:
-            drawing.prepare(plots)
+            drawing.make_folder(plots)
     except (OSError, ValueError) as error:
         raise BadInput(str(error)) from None
     with bar("measuring") as progress:
@@ -88,4 +87,120 @@ def bench(
     if json_:
         print(json.dumps(results))
     else:
-        numbers.render(results, Console(width=None if sys.stdout.isatty() else 160))
+        print_results(console(), results)
+
+
+#: Columns of tables: the key in a row, and the heading.
+_SIMULATION = {
+    "width": "width",
+    "engine": "engine",
+    "cycles": "cycles",
+    "seconds": "seconds",
+    "kcycles_per_second": "kcycles/s",
+}
+_PNR = {
+    "block": "block",
+    "width": "width",
+    "seed": "seed",
+    "fmax_mhz": "MHz",
+    "lut4": "LUT4",
+    "ff": "FF",
+    "dp16kd": "DP16KD",
+}
+_XILINX = {
+    "block": "block",
+    "width": "width",
+    "family": "family",
+    "lut": "LUT",
+    "lutram": "LUT as RAM",
+    "ff": "FF",
+    "ramb36": "RAMB36",
+}
+
+
+def print_results(console: Console, results: numbers.Results) -> None:
+    """Prints results as tables."""
+    widths = sorted({row["width"] for row in results["cycles"]})
+    across = [f"{width} bits" for width in widths]
+
+    mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
+    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
+    lines = []
+    for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
+        rows = [cycles[payload, shifted, width] for width in widths]
+        cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
+        lines.append([str(payload), "last lane" if shifted else "first lane", *cells])
+    title = "Cycles per segment back to back (least)"
+    print_table(console, title, ("payload", "lands", *across), lines)
+    _print_sctp(console, [row for row in results["cycles"] if row["llp"] == "sctp"], across)
+
+    latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
+    title = "Cycles from last beat in to address on the bus"
+    lines = [
+        [str(payload), *(str(latency[payload, width]) for width in widths)]
+        for payload in dict.fromkeys(key[0] for key in latency)
+    ]
+    print_table(console, title, ("payload", *across), lines)
+
+    for title, kind, headings in (
+        ("Simulation", "simulation", _SIMULATION),
+        ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
+        ("Xilinx, yosys", "xilinx", _XILINX),
+    ):
+        lines = [
+            ["" if row[name] is None else str(row[name]) for name in headings]
+            for row in results[kind]
+        ]
+        if lines:
+            print_table(console, title, list(headings.values()), lines)
+    _print_parts(console, results["pnr"])
+
+
+def _print_parts(console: Console, rows: numbers.Rows) -> None:
+    """Prints the area of the parts of the tops; it is the same with each seed."""
+    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
+    lines = []
+    for part in dict.fromkeys(part for parts in tops.values() for part in parts):
+        areas = [parts.get(part, {}).values() for parts in tops.values()]
+        lines.append([part or "between them", *(" ".join(map(str, area)) for area in areas)])
+    if tops:
+        headings = "part", *(f"{width} bits" for width in tops)
+        print_table(console, "LUT4, FF, DP16KD of the top by part", headings, lines)
+
+
+def _print_sctp(console: Console, rows: numbers.Rows, across: list[str]) -> None:
+    if not rows:
+        return
+    found: dict[tuple[int, int], numbers.Rows] = {}
+    for row in rows:
+        found.setdefault((row["mtu"], row["payload"]), []).append(row)
+    lines = [
+        [str(payload), _bundle(mtu), *(f"{row['cycles']:g} ({row['limit']:g})" for row in line)]
+        for (mtu, payload), line in found.items()
+    ]
+    title = "Cycles per segment over SCTP back to back (least), each a message"
+    print_table(console, title, ("payload", "in packets of", *across), lines)
+
+    widths = dict.fromkeys(row["width"] for row in rows)
+    lines = [
+        [
+            _bundle(mtu),
+            *(
+                _line_rate([row for row in rows if (row["mtu"], row["width"]) == (mtu, width)])
+                for width in widths
+            ),
+        ]
+        for mtu in dict.fromkeys(row["mtu"] for row in rows)
+    ]
+    title = "Smallest payload at line rate over SCTP"
+    print_table(console, title, ("in packets of", *across), lines)
+
+
+def _bundle(mtu: int) -> str:
+    return f"{mtu} octets" if mtu else "one segment"
+
+
+def _line_rate(rows: numbers.Rows) -> str:
+    smallest = numbers.line_rate(rows)
+    share = min(row["limit"] / row["cycles"] for row in rows)
+    return f"none, {share:.0%} at least" if smallest is None else str(smallest)

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
+from ..boards.build import build as build_board
+from ..boards.catalog import BOARDS
+from ..hdl.host.uart import phase_step
 from .outcome import BadInput, check_directory, exits
-from .terminal import console
+from .terminal import console, print_table
 
 
 @exits()
@@ -35,15 +37,10 @@ def build(
     Exit code 0: built, and timing is met. 1: it does not fit, or timing is not
     met. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
-    # Imported here, because most commands need no board.
-    from ..boards.build import build as build_board
-    from ..boards.catalog import BOARDS
-    from ..hdl.host.uart import phase_step
-
     terminal = console()
     if list_:
-        for each in BOARDS.values():
-            terminal.print(f"{each.name:22} {each.title}")
+        boards = ((each.name, each.title) for each in BOARDS.values())
+        print_table(terminal, "Boards", ("name", "board"), boards)
         return
     chosen = board_of(board)
     if baud is not None:
@@ -59,12 +56,11 @@ def build(
     result = build_board(
         chosen, folder, seed=seed, progress=lambda step: typer.echo(f"{step} ...", err=True)
     )
-    table = Table("clock", "needs MHz", "reaches MHz", "margin")
-    for clock in result.clocks:
-        table.add_row(
-            clock.name, f"{clock.needs:.1f}", f"{clock.reaches:.1f}", f"{clock.margin:.0f} %"
-        )
-    terminal.print(table)
+    clocks = (
+        (clock.name, f"{clock.needs:.1f}", f"{clock.reaches:.1f}", f"{clock.margin:.0f} %")
+        for clock in result.clocks
+    )
+    print_table(terminal, "Clocks", ("clock", "needs MHz", "reaches MHz", "margin"), clocks)
     used = (f"{name} {used}/{there}" for name, (used, there) in result.used.items())
     terminal.print("used: " + ", ".join(used), soft_wrap=True)
     terminal.print("critical path:\n" + escape("\n".join(result.path)), soft_wrap=True)
@@ -74,8 +70,6 @@ def build(
 
 def board_of(name: str | None) -> Any:
     """Returns the board of a name."""
-    from ..boards.catalog import BOARDS
-
     if name not in BOARDS:
         said = "a board is missing" if name is None else f"there is no board {name!r}"
         raise BadInput(f"{said}: give one of {', '.join(BOARDS)}")

@@ -9,19 +9,19 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.devices.room import Room
-from ..sim.reports.comparison import Comparison
+from ..sim.reports.device_results import DeviceResults
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
-from .terminal import bar, colored, console, print_notes, say
+from .results import print_notes
+from .terminal import bar, colored, console, print_table, say
 
 
 @exits(ValueError)
-def compare_devices(
+def compare(
     capture: Annotated[
         Path | None,
         typer.Argument(
@@ -66,8 +66,7 @@ def compare_devices(
     missing. 130: interrupted.
     """
     from ..sim.devices import targets
-    from ..sim.reports import comparison as comparing
-    from ..sim.reports import page
+    from ..sim.reports import device_results, page
     from ..sw_driver.transports.uart import BAUD
 
     chosen = targets.of_names(on, port)
@@ -81,7 +80,7 @@ def compare_devices(
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
     source = str(capture or "generated workload")
-    result = Comparison(source, config.width, notes=found.notes, left_out=found.left_out)
+    result = DeviceResults(source, config.width, notes=found.notes, left_out=found.left_out)
     if out is not None:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
@@ -89,12 +88,12 @@ def compare_devices(
         vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
         connect = partial(targets.open_link, target, port, say, baud=rate)
         with bar(target) as progress:
-            side = comparing.run(target, connect, plans, waves=vcd, progress=progress)
-        result.sides.append(side)
+            side = device_results.run(target, connect, plans, waves=vcd, progress=progress)
+        result.devices.append(side)
     if out is not None:
         with writing(out):
             page.write(result, out / "report.html")
-    _print_comparison(console(), result)
+    _print_results(console(), result)
     if out is not None:
         typer.echo(f"report: {out / 'report.html'}")
     if not result.agrees:
@@ -119,39 +118,42 @@ def _device(port: str | None, rate: int, width: int | None) -> _Device:
     return _Device(config, room)
 
 
-def _print_comparison(console: Console, result: Comparison) -> None:
-    table = Table(title=escape(result.source), title_justify="left")
-    for heading in ("device", "verdict"):
-        table.add_column(heading)
-    for heading in ("segments", "octets placed", "completions", "errors", "cycles"):
-        table.add_column(heading, justify="right")
-    table.add_column("waveform", overflow="fold")
-    for side in result.sides:
+def _print_results(console: Console, result: DeviceResults) -> None:
+    rows = []
+    for side in result.devices:
         counted = Result(result.source, side.name, result.width, False, side.runs)
         completions = sum(len(run.outcome.completions) for run in side.runs)
         numbers = counted.segments, counted.bytes_placed, completions, counted.errors
-        table.add_row(
-            side.name,
-            side.verdict,
-            *map(str, numbers),
-            str(counted.cycles or "unknown"),
-            escape(", ".join(map(str, side.waves))),
-        )
-    console.print(table)
-    print_notes(console, result.notes, result.left_out)
-    names = [side.name for side in result.sides]
-    if rows := result.rows():
-        table = Table(title="Differences", title_justify="left")
-        for heading in ("what", "where", "golden model", *names, "cycle"):
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            cycles = dict.fromkeys(
-                str(each.cycle) for each in row.got.values() if each.cycle is not None
+        rows.append(
+            (
+                side.name,
+                side.verdict,
+                *map(str, numbers),
+                str(counted.cycles or "unknown"),
+                ", ".join(map(str, side.waves)),
             )
-            got = [row.got[name].got if name in row.got else "=" for name in names]
-            cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
-            table.add_row(*map(escape, cells))
-        console.print(table)
+        )
+    headings = (
+        *("device", "verdict", "segments", "octets placed", "completions", "errors", "cycles"),
+        "waveform",
+    )
+    print_table(console, result.source, headings, rows)
+    print_notes(console, result.notes, result.left_out)
+    names = [side.name for side in result.devices]
+    differences = []
+    for row in result.rows():
+        cycles = dict.fromkeys(
+            str(each.cycle) for each in row.got.values() if each.cycle is not None
+        )
+        got = [row.got[name].got if name in row.got else "=" for name in names]
+        differences.append((row.what, row.where, row.expected, *got, ", ".join(cycles)))
+    if differences:
+        print_table(
+            console,
+            "Differences",
+            ("what", "where", "golden model", *names, "cycle"),
+            differences,
+        )
     console.print(
         f"{colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
         f" {result.width} bits{escape(left_out_text(result.left_out))}",

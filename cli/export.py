@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..export.files import export as write_files
 from ..hdl.spec.config import RnicConfig
 from .outcome import check_directory, exits, writing
 
@@ -27,8 +28,6 @@ def export(
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """
-    from ..export.files import export as write_files
-
     config = RnicConfig(width=width, sctp=sctp)
     check_directory(out)
     with writing(out):

@@ -10,14 +10,20 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from ..flow.tools import BuildError, ToolError
-from ..sim.campaigns.violations import TableError
-from ..sim.capture.capture import CaptureError
-from ..sim.engines.engine import DeviceError
-from ..sim.replay.regions import RegionError
-from ..sw_driver import InvalidRequest, RnicError
-
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
+
+#: The exit codes of errors, and of their subclasses. They are named, not imported, because a
+#: command must not need the packages that the others import.
+_CODES = {
+    "flow.tools.BuildError": DIFFERS,
+    "flow.tools.ToolError": NO_TOOL,
+    "sim.campaigns.violations.TableError": BAD_INPUT,
+    "sim.capture.pcap.CaptureError": BAD_INPUT,
+    "sim.engines.engine.DeviceError": DIFFERS,
+    "sim.replay.regions.RegionError": BAD_INPUT,
+    "sw_driver.base.errors.InvalidRequest": BAD_INPUT,
+    "sw_driver.base.errors.RnicError": DIFFERS,
+}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,11 +44,6 @@ def exits(*bad_input: type[Exception]) -> Callable[[Callable[P, R]], Callable[P,
     bad_input
         Further errors that mean bad input in this command.
     """
-    codes: dict[tuple[type[Exception], ...], int] = {
-        (BadInput, CaptureError, RegionError, TableError, InvalidRequest, *bad_input): BAD_INPUT,
-        (DeviceError, RnicError, BuildError): DIFFERS,
-        (ToolError,): NO_TOOL,
-    }
 
     def decorate(command: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(command)
@@ -52,16 +53,26 @@ def exits(*bad_input: type[Exception]) -> Callable[[Callable[P, R]], Callable[P,
             except KeyboardInterrupt:
                 sentence, code = "interrupted", INTERRUPTED
             except Exception as error:
-                found = [code for kinds, code in codes.items() if isinstance(error, kinds)]
-                if not found:
+                found = BAD_INPUT if isinstance(error, (BadInput, *bad_input)) else _code(error)
+                if found is None:
                     raise
-                sentence, code = str(error), found[0]
+                sentence, code = str(error), found
             typer.echo(f"rnic: {sentence}", err=True)
             raise typer.Exit(code)
 
         return run
 
     return decorate
+
+
+def _code(error: Exception) -> int | None:
+    """Returns the exit code of the most specific class of an error that has one."""
+    package = __package__.rpartition(".")[0]
+    for kind in type(error).__mro__:
+        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix(f"{package}.")
+        if name in _CODES:
+            return _CODES[name]
+    return None
 
 
 def check_directory(out: Path | None) -> None:

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ..sim.devices.manage import serve
+from ..sw_driver.prm import Policy
+from ..sw_driver.prm.quota import limits_of
+from ..sw_driver.prm.server import group_number, user_number
 from .outcome import exits
 
 
@@ -56,11 +60,6 @@ def prm(
     Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad
     input. 3: a tool is missing.
     """
-    from ..sim.devices.manage import serve
-    from ..sw_driver.prm import Policy
-    from ..sw_driver.prm.quota import limits_of
-    from ..sw_driver.prm.server import group_number, user_number
-
     policy = Policy(
         users=Policy().users | {user_number(name) for name in user or ()},
         group=None if group is None else group_number(group),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..boards.build import program as program_board
 from .build import board_of
 from .outcome import exits
 
@@ -31,7 +32,5 @@ def program(
     Exit code 0: loaded. 1: the board does not accept it. 2: bad input. 3: a
     tool is missing.
     """
-    from ..boards.build import program as program_board
-
     chosen = board_of(board)
     program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit", cable)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..sim.campaigns.violations import Row, Violation
 from .outcome import DIFFERS, exits
+from .terminal import console, print_table
 
 
 @exits()
@@ -73,13 +72,17 @@ def _print_rows(rows: list[Row], known: list[Violation]) -> None:
     """Prints the part of the project that holds each sentence, and the numbers of tests and
     violations.
     """
-    table = Table()
-    for heading in ("sentence", "held by", "tests", "violations"):
-        table.add_column(heading, justify="right" if heading in ("tests", "violations") else "left")
-    for row in rows:
-        count = sum(row.id in violation.sentences for violation in known)
-        table.add_row(row.id, row.holder, str(len(row.evidence)), str(count))
-    Console(highlight=False).print(table)
+    cells = (
+        (
+            row.id,
+            row.holder,
+            str(len(row.evidence)),
+            str(sum(row.id in violation.sentences for violation in known)),
+        )
+        for row in rows
+    )
+    headings = "sentence", "held by", "tests", "violations"
+    print_table(console(), "Normative sentences", headings, cells)
     typer.echo(_without_violation(rows, known))
 
 

@@ -20,7 +20,8 @@ from ..sim.reports import report
 from ..sim.reports.report import left_out_text
 from .inputs import Asked, Assume, SctpPort, read_input
 from .outcome import DIFFERS, exits
-from .terminal import bar, colored, console, print_differences
+from .results import print_differences
+from .terminal import bar, colored, console
 
 
 @exits(ValueError)

@@ -12,21 +12,21 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
-from ..sim.replay.differences import compare, number_text
+from ..sim.replay.differences import find_differences, number_text
 from ..sim.replay.plan import Plan, plan
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.reports import report
 from ..sim.reports.report import Result, Run, left_out_text
 from .inputs import Asked, Assume, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
-from .terminal import bar, colored, console, print_differences, print_notes
+from .results import print_differences, print_notes
+from .terminal import bar, colored, console, print_table
 
 
 class EngineName(StrEnum):
@@ -133,7 +133,7 @@ def _simulate(
             outcome = engine.run(
                 each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
             )
-        result.runs.append(Run(each, outcome, memory, compare(each, outcome, memory)))
+        result.runs.append(Run(each, outcome, memory, find_differences(each, outcome, memory)))
     return result, waveforms
 
 
@@ -145,13 +145,13 @@ def _progress(
 
 
 def _print(console: Console, result: Result) -> None:
-    console.print(_stream_table(result))
+    _print_streams(console, result)
     if any(run.plan.allotments for run in result.runs):
-        console.print(_region_table(result))
+        _print_regions(console, result)
     else:
         console.print("No region is registered, because no tagged segment has to be placed.")
     if any(run.plan.buffers for run in result.runs):
-        console.print(_queue_table(result))
+        _print_queues(console, result)
     print_notes(console, result.notes, result.left_out)
     for run in result.runs:
         print_differences(console, run.differences)
@@ -179,43 +179,29 @@ def _of_frames(result: Result) -> str:
     return f"{_count(frames, 'SCTP frame')} ({_count(packets, 'packet')} taken), "
 
 
-def _stream_table(result: Result) -> Table:
-    table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
-    for heading in ("stream", "from", "to"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("LLP", no_wrap=True)
-    for heading in ("segments", "placed", "octets placed", "delivered", "exceptions", "dropped"):
-        table.add_column(heading, justify="right")
-    if result.goldens:
-        for heading in ("sessions", "duplicates"):
-            table.add_column(heading, justify="right")
-    table.add_column("error")
+def _print_streams(console: Console, result: Result) -> None:
+    headings = [
+        *("stream", "from", "to", "LLP", "segments", "placed", "octets placed", "delivered"),
+        *("exceptions", "dropped"),
+        *(("sessions", "duplicates") if result.goldens else ()),
+        "error",
+    ]
+    rows = []
     for run, stream in result.streams:
         counts = run.plan.golden.counts[stream.number]
-        by_sctp = (str(counts.sessions), str(counts.duplicates)) if result.goldens else ()
+        numbers = [
+            *(counts.segments, counts.placed, counts.octets, run.deliveries(stream.number)),
+            *(counts.exceptions, counts.dropped),
+            *((counts.sessions, counts.duplicates) if result.goldens else ()),
+        ]
         errors = [
             number_text(event) for event in run.outcome.events if event.stream == stream.number
         ]
-        table.add_row(
-            str(stream.number),
-            escape(str(stream.source)),
-            escape(str(stream.destination)),
-            _way(stream),
-            *map(
-                str,
-                (
-                    counts.segments,
-                    counts.placed,
-                    counts.octets,
-                    run.deliveries(stream.number),
-                    counts.exceptions,
-                    counts.dropped,
-                ),
-            ),
-            *by_sctp,
-            ", ".join(errors),
+        ends = str(stream.source), str(stream.destination)
+        rows.append(
+            [str(stream.number), *ends, _way(stream), *map(str, numbers), ", ".join(errors)]
         )
-    return table
+    print_table(console, f"{result.source}: DDP Streams", headings, rows)
 
 
 def _way(stream: Stream) -> str:
@@ -226,30 +212,28 @@ def _way(stream: Stream) -> str:
     return " ".join(["MPA", *(name for name, used in options if used)])
 
 
-def _region_table(result: Result) -> Table:
+def _print_regions(console: Console, result: Result) -> None:
     origin = "derived from the capture" if result.derived else "given"
-    table = Table(title=f"Regions ({origin})", title_justify="left")
-    for heading in ("host", "STag", "Tagged Offset"):
-        table.add_column(heading)
-    table.add_column("octets", justify="right")
-    if result.goldens:
-        table.add_column("SCTP session")
-    table.add_column("access")
-    table.add_column("registered")
+    headings = [
+        *("host", "STag", "Tagged Offset", "octets"),
+        *(("SCTP session",) if result.goldens else ()),
+        *("access", "registered"),
+    ]
+    rows = []
     for run in result.runs:
         for allotment in run.plan.allotments:
             region = allotment.region
             rights = [word for word, right in RIGHTS.items() if right in region.access]
-            table.add_row(
-                region.endpoint,
-                f"{region.stag:#010x}",
-                f"{region.to:#x}",
-                str(region.length),
-                *([_session(region)] if result.goldens else []),
-                "remote " + ", ".join(rights) if rights else "none",
-                report.periods_text(region.periods),
+            rows.append(
+                [
+                    *(region.endpoint, f"{region.stag:#010x}", f"{region.to:#x}"),
+                    str(region.length),
+                    *([_session(region)] if result.goldens else []),
+                    "remote " + ", ".join(rights) if rights else "none",
+                    report.periods_text(region.periods),
+                ]
             )
-    return table
+    print_table(console, f"Regions ({origin})", headings, rows)
 
 
 def _session(region: Region) -> str:
@@ -257,13 +241,9 @@ def _session(region: Region) -> str:
     return "" if region.session is None else "stream {}, session {}".format(*region.session)
 
 
-def _queue_table(result: Result) -> Table:
-    """Returns a table of the untagged queues that had a buffer."""
-    table = Table(title="Untagged queues", title_justify="left")
-    for heading in ("stream", "host", "QN"):
-        table.add_column(heading)
-    for heading in ("buffers", "messages", "octets"):
-        table.add_column(heading, justify="right")
+def _print_queues(console: Console, result: Result) -> None:
+    """Prints the untagged queues that had a buffer."""
+    rows = []
     for run, stream in result.streams:
         received = [
             (buffer.qn, completion.length)
@@ -273,12 +253,7 @@ def _queue_table(result: Result) -> Table:
         posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]
         for qn in sorted(set(posted)):
             lengths = [length for number, length in received if number == qn]
-            table.add_row(
-                str(stream.number),
-                stream.destination.address,
-                str(qn),
-                str(posted.count(qn)),
-                str(len(lengths)),
-                str(sum(lengths)),
-            )
-    return table
+            counts = qn, posted.count(qn), len(lengths), sum(lengths)
+            rows.append([str(stream.number), stream.destination.address, *map(str, counts)])
+    headings = "stream", "host", "QN", "buffers", "messages", "octets"
+    print_table(console, "Untagged queues", headings, rows)

@@ -15,7 +15,8 @@ from ..sim.campaigns import soak as endurance
 from ..sim.capture.pcap import counted as _count
 from ..sim.engines.choice import load
 from .outcome import DIFFERS, BadInput, exits
-from .terminal import bar, console, print_differences
+from .results import print_differences
+from .terminal import bar, console
 
 
 @exits(ValueError)

@@ -20,7 +20,7 @@ from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.traffic import traffic_of, with_sctp
 from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Ring
-from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.host import GUARD
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.sctp_regions import derive_all
@@ -167,12 +167,12 @@ async def an_association_is_placed_and_delivered(dut: Any) -> None:
     """Memory, completions, exceptions and counters are those of the golden model."""
     planned = traffic()
     bench = await started(dut, planned.ring)
-    await bench.play(planned.operations)
+    await bench.run(planned.operations)
     memory = await bench.memory(looked_at(planned), len(planned.memory))
     expected = planned.expected_memory()
     assert expected.any() and sum(map(len, looked_at(planned))) > expected.astype(bool).sum()
     outcome = await bench.outcome()
-    assert compare(planned, outcome, memory) == []
+    assert find_differences(planned, outcome, memory) == []
     messages = [each for each in outcome.completions if each.kind is Kind.MESSAGE]
     assert len(messages) >= 4 and not outcome.events
     assert await bench.link.read(board.address("LINK_DAMAGED"), 2) == [0, 0]

@@ -20,7 +20,7 @@ async def play(dut: Any, scenario: Scenario, stalls: Stalls = UNSTALLED) -> Rnic
     memory = scenario.memory.copy()
     bench = RnicBench(dut, memory, stalls=stalls, ring=scenario.ring)
     await bench.start()
-    await bench.play(scenario.operations)
+    await bench.run(scenario.operations)
     scenario.check(await bench.outcome(), memory)
     return bench
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import commands
-from ..hdl.spec.completion import Completion, Status, phase
+from ..hdl.spec.completion import Completion, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
 from ..hdl.spec.stag import Access
@@ -32,12 +32,13 @@ from ..sim.engines.engine import (
     Pause,
     Resume,
     Ring,
+    no_counts,
 )
-from ..sim.model.ddp import DataSink, TaggedHeader, header_length
+from ..sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
-from ..sim.replay.expectation import Pages, model_access, spans
+from ..sim.replay.expectation import Pages, completion_of, model_access, spans
 from ..sim.replay.host import guard_octets
 from ..sim.replay.tables import Tables
 
@@ -142,19 +143,7 @@ class Scenario(Tables):
         self.completions: list[Completion] = []
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
-        self.counters = dict.fromkeys(
-            (
-                "PLACED_SEGMENTS",
-                "PLACED_OCTETS",
-                "DELIVERED",
-                "EXCEPTIONS",
-                "EXCEPTIONS_DROPPED",
-                "ERRORS",
-                "DROPPED",
-                "DIGEST_ERRORS",
-            ),
-            0,
-        )
+        self.counters = no_counts(sctp=False)
         self._model = Memory()
         self._image = self.memory.copy()
         self._places: dict[int, _Place] = {}  # positions of regions, by STag
@@ -387,29 +376,14 @@ class Scenario(Tables):
             at += count
 
     def _delivered(self, number: int, stream: _Stream, event: Delivered) -> None:
-        header = event.header
-        qn = 0
-        if isinstance(header, TaggedHeader):
-            tag, cookie = header.stag, event.begin % (1 << 32)
-        else:
-            tag, qn = header.msn, header.qn
-            cookie = stream.queues[qn].buffers.pop(tag).cookie
-        self.completions.append(
-            Completion(
-                phase=phase(len(self.completions), self.ring.size),
-                tagged=isinstance(header, TaggedHeader),
-                status=Status.DELIVERED,
-                stream=number,
-                tag=tag,
-                length=event.length,
-                cookie=cookie,
-                rsvdulp=header.rsvdulp,
-                qn=qn,
-            )
-        )
+        header, cookie = event.header, 0
+        if isinstance(header, UntaggedHeader):
+            cookie = stream.queues[header.qn].buffers.pop(header.msn).cookie
+        pass_ = phase(len(self.completions), self.ring.size)
+        self.completions.append(replace(completion_of(number, event, cookie), phase=pass_))
         self.counters["DELIVERED"] += 1
-        if not isinstance(header, TaggedHeader):
-            stream.queues[qn].delivered.append(len(self.completions))
+        if isinstance(header, UntaggedHeader):
+            stream.queues[header.qn].delivered.append(len(self.completions))
 
     def _error(
         self, number: int, error: ErrorNumber, length: int, position: int, header: bytes

@@ -21,7 +21,7 @@ from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Frame, Operation, Packet
 from ddp_rnic.sim.model.tcp import Connection, Diverted, Dropped, FpduReceived, TcpReceiver
-from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import derive
 
@@ -128,7 +128,7 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
         each for each in planned.operations if not isinstance(each, Packet)
     ]
     operations[first:first] = [Frame(frame) for frame in frames]
-    await bench.play(operations)
+    await bench.run(operations)
 
     memory = await bench.memory(looked_at(planned), len(planned.memory))
     outcome = await bench.outcome()
@@ -137,7 +137,7 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
         each.octets for each in events if isinstance(each, Diverted)
     ]
     outcome.exceptions = [each for each in outcome.exceptions if each not in diverted]
-    assert compare(planned, outcome, memory) == []
+    assert find_differences(planned, outcome, memory) == []
     assert planned.expected_memory().any() and outcome.completions and outcome.events
     for index in range(len(connections)):
         await link.write(board.address("TCP_PLACE"), [board.pack("TCP_PLACE", connection=index)])

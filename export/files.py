@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..hdl.flat import to_verilog
 from ..hdl.spec.config import RnicConfig
-from ..sim.engines.verilator import verilog
 from . import examples, ipxact, registers, testbench
 from .interface import MODULE
 
@@ -15,7 +15,7 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in (
-        (f"{MODULE}.v", verilog),
+        (f"{MODULE}.v", to_verilog),
         ("tb_rnic.v", testbench.text),
         (f"{MODULE}.vlt", testbench.waivers),
         ("component.xml", ipxact.component),

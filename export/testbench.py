@@ -85,7 +85,8 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     for field in FIELDS:
         if (name := f"ENTRY_{field.name.upper()}") in words:
             yield f"localparam {name} = {8 * field.octet + field.bit};"
-    yield f"localparam [3:0] KIND_CHUNK = 4'd{Kind.CHUNK:d}, KIND_CONTROL = 4'd{Kind.CONTROL:d};"
+    for kind in (Kind.CHUNK, *[Kind.CONTROL] * config.sctp):
+        yield f"localparam [3:0] KIND_{kind.name} = 4'd{kind:d};"
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
                         "REGION_TO": _REGION_TO}.items():  # fmt: skip

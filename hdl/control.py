@@ -7,10 +7,10 @@ from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
 from .bus.csr import Registers
-from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.counters import Counters
 from .ddp.fence import Fence, Sweep
+from .ddp.moderation import InterruptModeration
 from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
@@ -285,19 +285,19 @@ class Control(wiring.Component):
 
     def _deliver(self, m, registers):
         """Connects the completion ring; returns whether completions wait for the host."""
-        m.submodules.coalesce = coalesce = Coalesce()
+        m.submodules.moderation = moderation = InterruptModeration()
         m.d.comb += [
             self.ring.enable.eq(registers.cq_enable),
             self.ring.base.eq(self._address(registers, "cq_base")),
             self.ring.size.eq(registers.cq_size),
             self.ring.consumer.eq(registers.cq_consumer),
             registers.cq_producer.eq(self.producer),
-            coalesce.producer.eq(self.producer),
-            coalesce.consumer.eq(registers.cq_consumer),
-            coalesce.count.eq(registers.cq_coalesce),
-            coalesce.timeout.eq(registers.cq_timeout),
+            moderation.producer.eq(self.producer),
+            moderation.consumer.eq(registers.cq_consumer),
+            moderation.count.eq(registers.cq_coalesce),
+            moderation.timeout.eq(registers.cq_timeout),
         ]
-        return coalesce.irq & registers.cq_enable[0]
+        return moderation.irq & registers.cq_enable[0]
 
     def _count(self, m, registers):
         """Connects the counters to their registers."""

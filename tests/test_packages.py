@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import ddp_rnic
 import pytest
-from ddp_rnic import __main__ as command
+from ddp_rnic.cli.extras import COMMANDS
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -99,7 +99,7 @@ def test_an_extra_brings_what_its_folders_import(extra: str) -> None:
 def test_the_base_requires_nothing_and_dev_requires_all_but_the_compiler() -> None:
     assert SETTINGS["project"]["dependencies"] == []
     others = set(EXTRAS) - {"compiler", "dev"}
-    assert others == {"serial", "hdl", "sim", "flow", "plots", "docs"}
+    assert others == {"cli", "serial", "hdl", "sim", "flow", "plots", "docs"}
     assert names_of(own({"dev"})) >= names_of(own(others))
 
 
@@ -160,24 +160,64 @@ def test_every_folder_of_python_is_a_package_of_the_distribution() -> None:
 # Checks of the command when an extra is missing.
 
 
-def test_the_commands_know_which_extra_brings_a_package() -> None:
-    for folder in ("cli", "sim", "flow", "boards", "export", "hdl"):
-        for path in sources(folder):
-            for module, at_top in imported(path):
-                if at_top:
-                    extra = command.EXTRA_OF[module.partition(".")[0]]
-                    assert brought_by(module) in names_of(own({extra})), module
+_COMMAND = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv[1:] = {arguments}
+from ddp_rnic.__main__ import main
+main()
+"""
+#: Every package that a file of the project imports, by the name of its distribution.
+FOREIGN = {
+    module.partition(".")[0]: brought_by(module)
+    for folder in ("cli", "sim", "flow", "boards", "export", "hdl")
+    for path in sources(folder)
+    for module, at_top in imported(path)
+    if at_top
+}
 
 
-def test_a_command_whose_extra_is_missing_names_it() -> None:
-    missing = "import sys; sys.modules['amaranth_boards'] = None; sys.argv = ['rnic', 'build']"
-    code = f"{missing}; from ddp_rnic.__main__ import main; main()"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 3
-    assert run.stderr == (
-        f"rnic: the commands of ddp-rnic {ddp_rnic.__version__} need amaranth-boards,"
-        " which is not installed: pip install 'ddp-rnic[flow]'\n"
-    )
+def command(extra: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command as if only the packages of an extra were installed."""
+    brought = names_of(own({extra})) if extra else set()
+    absent = {module for module, distribution in FOREIGN.items() if distribution not in brought}
+    code = _COMMAND.format(absent=absent, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_needs_its_own_extra_alone(name: str) -> None:
+    assert f" Usage: rnic {name} " in command(COMMANDS[name], name, "--help").stdout
+
+
+def test_the_help_lists_the_commands_whose_extras_are_missing() -> None:
+    done = command("cli", "--help")
+    assert done.returncode == 0 and not done.stderr
+    assert "Needs the extra hdl." in done.stdout and "Own a device" in done.stdout
+    assert command("cli", "--version").stdout == f"rnic {ddp_rnic.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "says"),
+    [
+        ("", "--version", r"typer is not installed: pip install 'ddp-rnic\[cli\]'"),
+        ("cli", "sim --width 64 x.pcap", r"\S+ is not installed: pip install 'ddp-rnic\[sim\]'"),
+        ("cli", "export", r"\S+ is not installed: pip install 'ddp-rnic\[hdl\]'"),
+        ("cli", "prm sim", r"\S+ is not installed: pip install 'ddp-rnic\[sim\]'"),
+        ("sim", "build", r"amaranth-boards is not installed: pip install 'ddp-rnic\[flow\]'"),
+    ],
+)
+def test_a_command_whose_extra_is_missing_names_it(extra: str, arguments: str, says: str) -> None:
+    done = command(extra, *arguments.split())
+    assert (done.returncode, done.stdout) == (3, "")
+    assert re.fullmatch(f"rnic: {says}\n", done.stderr)
 
 
 # Checks of the wheel and the sdist.
@@ -286,11 +326,7 @@ def test_without_the_extra_the_command_names_it_in_one_sentence(
         [installed / "rnic", "--version"], capture_output=True, text=True, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert re.fullmatch(
-        rf"rnic: the commands of ddp-rnic {re.escape(ddp_rnic.__version__)} need \w+,"
-        r" which is not installed: pip install 'ddp-rnic\[sim\]'\n",
-        done.stderr,
-    )
+    assert done.stderr == "rnic: typer is not installed: pip install 'ddp-rnic[cli]'\n"
 
 
 # Checks that run outside the project's own environment.

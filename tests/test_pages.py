@@ -82,8 +82,9 @@ def check(command: str) -> None:
         return
     group: Any = typer.main.get_command(app)
     context = group.make_context("rnic", words[1:])
-    assert words[1] in group.commands, f"rnic has no command {words[1]}"
-    group.commands[words[1]].make_context(words[1], words[2:], parent=context)
+    command = group.get_command(context, words[1])
+    assert command is not None, f"rnic has no command {words[1]}"
+    command.make_context(words[1], words[2:], parent=context)
     for word in words[2:]:
         assert not word.startswith(("sim/", "examples/")) or (ROOT / word).exists(), word
 

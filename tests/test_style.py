@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(ddp_rnic.__file__).parent
 GATEWARE = ("hdl", "boards")
+#: The most lines of a function, and of the functions of some names.
+LINES, LINES_OF = 80, {"elaborate": 100}
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> None:
@@ -62,3 +64,29 @@ def test_sections_of_docstrings_begin_after_a_blank_line() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             found = wrong.search(path.read_text(encoding="utf-8"))
             assert found is None, f"{path}: {found and found[0]}"
+
+
+def test_no_function_is_too_long() -> None:
+    # A longer function does more than one thing: split it by meaning.
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        file = path.relative_to(ROOT)
+        if any(part.startswith((".", "build", "_build")) for part in file.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > LINES_OF.get(node.name, LINES):
+                    found[f"{file}: {node.name}"] = lines
+    assert not found
+
+
+def test_simulators_are_made_in_one_place() -> None:
+    # There every simulation gets a watchdog.
+    made = re.compile(r"\bSimulator\(")
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "hdl").rglob("*.py")
+        if made.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["hdl/lib/testing.py"]

@@ -83,7 +83,9 @@ def errors() -> Iterator[str]:
 def commands() -> Iterator[str]:
     """Yields every command of ``rnic`` with its arguments and options."""
     group: Any = typer.main.get_command(rnic)
-    for name, command in group.commands.items():
+    context = group.make_context("rnic", [], resilient_parsing=True)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         arguments = (each for each in command.params if not _is_option(each))
         usage = [
             word.upper() if required else f"[{word.upper()}]"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 @pytest.fixture(autouse=True)
 def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversion takes long, and ``test_interface.py`` checks its result."""
-    monkeypatch.setattr(files, "verilog", lambda config: f"// {config.width} {config.sctp}\n")
+    monkeypatch.setattr(files, "to_verilog", lambda config: f"// {config.width} {config.sctp}\n")
 
 
 def export(*arguments: object) -> Result:

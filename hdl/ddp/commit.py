@@ -12,13 +12,12 @@ from ..lib.credits import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed, plus
 from ..spec import ddp
 from .delivery import Record
-from .item import Action, Admitted
-from .item import Verdict as WindowVerdict
+from .item import Action, Admitted, Verdict
 from .merge import CHECKS, HEAD, Merge
-from .segment import HEADER_WORDS, Outcome, Segment, Verdict
+from .message_order import Disordered
+from .segment import HEADER_WORDS, Outcome, Segment, SegmentVerdict
 from .state import ErrorState
 from .tagged import CheckResult
-from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
 
 __all__ = ["Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
@@ -270,7 +269,7 @@ class Commit(wiring.Component):
     -------
     segments : In(stream.Signature(Segment, always_ready=True))
         With ``ordered`` only: at most ``IN_FLIGHT`` segments more than ``done`` pulses.
-    verdicts : In(stream.Signature(Verdict, always_ready=True))
+    verdicts : In(stream.Signature(SegmentVerdict, always_ready=True))
         With ``ordered`` only: the verdict on each segment, not before the segment.
     head : Out(stream.Signature(Segment, always_ready=True))
         To the checks, which use ``header`` and ``stream``.
@@ -318,7 +317,7 @@ class Commit(wiring.Component):
         super().__init__({
             **({
                 "segments": In(stream.Signature(Segment(config), always_ready=True)),
-                "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+                "verdicts": In(stream.Signature(SegmentVerdict(config), always_ready=True)),
             } if ordered else {}),
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
             "tagged": In(CheckResult()),
@@ -485,7 +484,7 @@ class Commit(wiring.Component):
         merge, errors, pause = m.submodules.merge, m.submodules.errors, m.submodules.pause
         found, checked, disordered = checks.found, judges, checks.found.disorder
         if self.unordered:
-            # The order of an item's message is checked later, by Turn.
+            # The order of an item's message is checked later, by MessageOrder.
             checked = judges & (~merge.of_item | (merge.item.action == Action.PLACE))
             disordered = found.disorder & ~merge.of_item
         silent, accepted, raises = Signal(), Signal(), Signal()
@@ -635,7 +634,7 @@ class Commit(wiring.Component):
         move, record = m.submodules.moves.i, self.records.payload
         placement = move.payload.placement
         diverted = item.action == Action.PASS
-        control = item.control & (item.status == WindowVerdict.FRESH)
+        control = item.control & (item.status == Verdict.FRESH)
         # A frame is stored two octets after a word's start.
         start = Cat(C(0, 1), item.packet, item.start)
         chunk = acts & of_item & item.report & ~item.packet
@@ -645,10 +644,10 @@ class Commit(wiring.Component):
             tally.taken.eq(frame & (item.report | none)),
             tally.diverted.eq(frame & diverted),
             tally.lost.eq(frame & ~item.report & ~none & ~diverted),
-            tally.duplicate.eq(chunk & (item.status == WindowVerdict.DUPLICATE)),
-            tally.outside.eq(chunk & (item.status == WindowVerdict.OUTSIDE)),
-            tally.refused.eq(chunk & ((item.status == WindowVerdict.ILLEGAL)
-                                      | (item.status == WindowVerdict.SILENT))),
+            tally.duplicate.eq(chunk & (item.status == Verdict.DUPLICATE)),
+            tally.outside.eq(chunk & (item.status == Verdict.OUTSIDE)),
+            tally.refused.eq(chunk & ((item.status == Verdict.ILLEGAL)
+                                      | (item.status == Verdict.SILENT))),
         ]
         with m.If(of_item):
             m.d.comb += self.tally.exception.eq(decision.passes | (acts & diverted))

@@ -333,7 +333,6 @@ class Ring(wiring.Component):
         """Sends a completion in beats, and its address, once one is there and ``go`` is high."""
         width = self.config.width
         beats = max(1, 8 * completion.OCTETS // width)
-        halves = max(1, width // (8 * completion.OCTETS))
         bits = min(8 * completion.OCTETS, width)
         beat = data.StructLayout({"data": bits, "last": 1, "upper": 1})
         m.submodules.w_queue = w_queue = Store(beat, depth=QUEUE)
@@ -395,26 +394,31 @@ class Ring(wiring.Component):
         ]
         wiring.connect(m, w_queue.o, w_stage.i)
         wiring.connect(m, aw_queue.o, aw_stage.i)
+        self._send(m, w_stage.o, aw_stage.o, beats)
 
+    def _send(self, m, beat, address, beats):
+        """Sends the beats of a completion, and the address of the first one, to the bus."""
         # At 512 bits a completion is half a beat.
         w, aw = self.bus.w, self.bus.aw
-        sent, address = w_stage.o.payload, aw_stage.o.payload
+        sent = beat.payload
+        halves = max(1, self.config.width // (8 * completion.OCTETS))
         m.d.comb += [
-            w.valid.eq(w_stage.o.valid),
-            w_stage.o.ready.eq(w.ready),
+            w.valid.eq(beat.valid),
+            beat.ready.eq(w.ready),
             w.payload.data.eq(sent.data.replicate(halves)),
             w.payload.strb.eq(~0),
             w.payload.last.eq(sent.last),
-            aw.valid.eq(aw_stage.o.valid),
-            aw_stage.o.ready.eq(aw.ready),
-            aw.payload.addr.eq(address),
+            aw.valid.eq(address.valid),
+            address.ready.eq(aw.ready),
+            aw.payload.addr.eq(address.payload),
             aw.payload.len.eq(beats - 1),
         ]
         if halves > 1:
             lower = ~sent.upper
             m.d.comb += [
-                w.payload.strb.eq(Cat(lower.replicate(bits // 8), sent.upper.replicate(bits // 8))),
-                aw.payload.addr.eq(Cat(C(0, 6), address[6:])),
+                w.payload.strb.eq(Cat(
+                    lower.replicate(completion.OCTETS), sent.upper.replicate(completion.OCTETS))),
+                aw.payload.addr.eq(Cat(C(0, 6), address.payload[6:])),
             ]
 
 

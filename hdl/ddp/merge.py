@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..lib.delay import Delay
 from ..lib.stream import Pointers
 from .item import Admitted
-from .segment import IN_FLIGHT, Outcome, Segment, Verdict
+from .segment import IN_FLIGHT, Outcome, Segment, SegmentVerdict
 from .tagged import TaggedCheck
 
 __all__ = ["CHECKS", "HEAD", "Merge"]
@@ -173,7 +173,7 @@ class Merge(wiring.Component):
         One is taken; combinational.
     under : Out(HEAD + CHECKS + 1)
         Bit k: one was taken k + 1 cycles ago.
-    head : Out(stream.Signature(Segment, always_ready=True)), verdict : Out(Verdict)
+    head : Out(stream.Signature(Segment, always_ready=True)), verdict : Out(SegmentVerdict)
         Header and stream for the checks, and the verdict; that of an item is GOOD.
     segment : Out(Segment)
         The segment of ``under[-1]``. Of an item, only header, stream and sequence are valid.
@@ -198,11 +198,11 @@ class Merge(wiring.Component):
             "take": Out(1),
             "under": Out(HEAD + CHECKS + 1),
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
-            "verdict": Out(Verdict(config)),
+            "verdict": Out(SegmentVerdict(config)),
             "segment": Out(Segment(config)),
             **({
                 "segments": In(stream.Signature(Segment(config), always_ready=True)),
-                "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+                "verdicts": In(stream.Signature(SegmentVerdict(config), always_ready=True)),
                 "waiting": Out(1),
                 "done": Out(1),
             } if ordered else {}),
@@ -219,7 +219,8 @@ class Merge(wiring.Component):
         m = Module()
         pending = items = None
         if self.ordered:
-            m.submodules.pending = pending = Pending(Segment(self.config), Verdict(self.config))
+            m.submodules.pending = pending = Pending(
+                Segment(self.config), SegmentVerdict(self.config))
         if self.unordered:
             m.submodules.items = items = Pending(Admitted(self.config), early=EARLY)
         # item_under[k]: the one that was taken k + 1 cycles ago is an item.

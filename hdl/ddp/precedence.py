@@ -19,14 +19,15 @@ with its present. Precedence keeps the messages that have to wait.
 """
 
 from functools import partial
+from typing import Any, NamedTuple
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.blockram import BlockRam, storage_of
 from ..lib.stream import Skid, Stage, Store, delayed, nibbles
-from ..lib.table import storage_of
 from ..spec import completion
 from ..spec.ddp import WAITING
 from .entry import MESSAGE, CompletionEntry
@@ -195,7 +196,7 @@ class _Kept(data.StructLayout):
 
 
 class _State(data.StructLayout):
-    """The kept messages of a stream: the place of the first one, and their number.
+    """The kept messages of a stream: the slot of the first one, and their number.
 
     ``full``: there were more than can be kept.
     """
@@ -203,6 +204,22 @@ class _State(data.StructLayout):
     def __init__(self):
         super().__init__({
             "first": range(WAITING), "count": range(WAITING + 1), "full": 1})
+
+
+class _Search(NamedTuple):
+    """The search of the kept messages of a stream.
+
+    ``asked``: bit k, a message was asked for k + 1 cycles ago. ``has_earlier``: the overtaken
+    message is kept. ``has_own``: the entry's own is, in ``slot``. ``adds``, ``keeps``: the
+    overtaken message, the entry's own, has to be added.
+    """
+
+    asked: Any
+    has_earlier: Any
+    has_own: Any
+    slot: Any
+    adds: Any
+    keeps: Any
 
 
 class Precedence(wiring.Component):
@@ -316,55 +333,28 @@ class Precedence(wiring.Component):
         """
         out = m.submodules.out
         number = entry.entry.stream[:exact_log2(self.streams)]
-        m.submodules.messages = messages = memory.Memory(
-            shape=_Kept(), depth=self.streams * WAITING, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        read, write = messages.read_port(), messages.write_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(_Kept(), name="message_held", reset_less=True)
-        m.d.sync += held.eq(read.data)
-
-        # The address of the next read, and the result of the read four cycles ago.
+        # A message is read some cycles after it was written.
+        m.submodules.messages = messages = BlockRam(_Kept(), self.streams * WAITING)
+        write, held = messages.write, messages.data[0]
         first, count = Signal(range(WAITING)), Signal(range(WAITING + 1))
         index, asks = Signal(range(WAITING)), Signal()
-        asked = Signal(4)
-        earlier, own = Value.cast(entry.found.earlier), key_of(entry.entry)
-        found_key = key_of(held)
-        equal_earlier, equal_own = (
-            Signal(len(nibbles(own, own)), name=name) for name in ("equal_earlier", "equal_own"))
-        unfinished = Signal()
-        m.d.sync += [
-            asked.eq(Cat(asks, asked)),
-            equal_earlier.eq(nibbles(found_key, earlier)),
-            equal_own.eq(nibbles(found_key, own)),
-            unfinished.eq(~held.finished),
-        ]
-        here = delayed(m, 3, (first + index)[:len(first)], "here")
-        has_earlier, has_own, place = Signal(), Signal(), Signal(range(WAITING))
-        with m.If(asked[2] & unfinished):
-            m.d.sync += has_earlier.eq(has_earlier | equal_earlier.all())
-            with m.If(equal_own.all()):
-                m.d.sync += [has_own.eq(1), place.eq(here)]
-        adds, keeps = Signal(), Signal()
+        here = (first + index)[:len(first)]
+        found = self._search(m, entry, held, asks, here)
+        adds, keeps = found.adds, found.keeps
         total, failed = Signal(range(WAITING + 3)), Signal()
         m.d.comb += [
-            adds.eq(entry.found.over & ~has_earlier),
-            keeps.eq(entry.last & ~has_own),
-            read.addr.eq(Cat((first + index)[:len(first)], number)),
-            write.addr.eq(Cat((first + count)[:len(first)], number)),
+            messages.address[0].eq(Cat(here, number)),
+            write.payload.address.eq(Cat((first + count)[:len(first)], number)),
             becomes.first.eq(first),
             becomes.count.eq(count),
-            kept.stream.eq(entry.entry.stream),
-            *(kept[name].eq(held[name]) for name in MESSAGE if name != "stream"),
-            kept.status.eq(Mux(
-                held.failed | failed, completion.Status.NOT_PLACED, completion.Status.DELIVERED)),
         ]
+        self._show(m, kept, entry, held, failed)
         m.d.sync += total.eq(count + adds + keeps)
         with m.FSM():
             with m.State("Pass"):
                 m.d.sync += [
                     first.eq(state.first), count.eq(Mux(entry.found.first, 0, state.count)),
-                    index.eq(0), has_earlier.eq(0), has_own.eq(0),
+                    index.eq(0), found.has_earlier.eq(0), found.has_own.eq(0),
                     failed.eq(entry.entry.status != completion.Status.DELIVERED),
                 ]
                 with m.If(begins):
@@ -378,32 +368,18 @@ class Precedence(wiring.Component):
                 with m.If(~asks | (index == WAITING - 1)):
                     m.next = "Searched"
             with m.State("Searched"):
-                with m.If(~asked.any()):
+                with m.If(~found.asked.any()):
                     m.next = "Judge"
             with m.State("Judge"):
                 m.next = "Earlier"
                 with m.If(total > WAITING):
                     m.next = "Full"
             with m.State("Earlier"):
-                m.d.comb += [
-                    write.en.eq(adds),
-                    write.data.tagged.eq(entry.found.earlier.tagged),
-                    write.data.tag.eq(entry.found.earlier.tag),
-                    write.data.rsvdulp.eq(entry.found.earlier.low),
-                    write.data.qn.eq(entry.found.earlier.low),
-                ]
+                self._write_earlier(m, write, adds, entry)
                 m.d.sync += [count.eq(count + adds), index.eq(0)]
                 m.next = "Own"
             with m.State("Own"):
-                m.d.comb += [
-                    write.en.eq(entry.last),
-                    *(write.data[name].eq(entry.entry[name])
-                      for name in MESSAGE if name != "stream"),
-                    write.data.failed.eq(failed),
-                    write.data.finished.eq(1),
-                ]
-                with m.If(has_own):
-                    m.d.comb += write.addr.eq(Cat(place, number))
+                self._write_own(m, write, entry, failed, found, number)
                 m.d.sync += count.eq(count + keeps)
                 m.next = "First"
             with m.State("First"):
@@ -428,3 +404,62 @@ class Precedence(wiring.Component):
                 m.d.comb += done.eq(1)
                 m.next = "Pass"
         return leaves & ~out.i.ready
+
+    def _search(self, m, entry, held, asks, here):
+        """Compares each kept message that was asked for, four cycles later."""
+        asked = Signal(4)
+        earlier, own = Value.cast(entry.found.earlier), key_of(entry.entry)
+        found_key = key_of(held)
+        equal_earlier, equal_own = (
+            Signal(len(nibbles(own, own)), name=name) for name in ("equal_earlier", "equal_own"))
+        unfinished = Signal()
+        m.d.sync += [
+            asked.eq(Cat(asks, asked)),
+            equal_earlier.eq(nibbles(found_key, earlier)),
+            equal_own.eq(nibbles(found_key, own)),
+            unfinished.eq(~held.finished),
+        ]
+        was_here = delayed(m, 3, here, "here")
+        has_earlier, has_own, slot = Signal(), Signal(), Signal(range(WAITING))
+        with m.If(asked[2] & unfinished):
+            m.d.sync += has_earlier.eq(has_earlier | equal_earlier.all())
+            with m.If(equal_own.all()):
+                m.d.sync += [has_own.eq(1), slot.eq(was_here)]
+        adds, keeps = Signal(), Signal()
+        m.d.comb += [
+            adds.eq(entry.found.over & ~has_earlier),
+            keeps.eq(entry.last & ~has_own),
+        ]
+        return _Search(asked, has_earlier, has_own, slot, adds, keeps)
+
+    def _show(self, m, kept, entry, held, failed):
+        """Makes the completion of the kept message that was read."""
+        m.d.comb += [
+            kept.stream.eq(entry.entry.stream),
+            *(kept[name].eq(held[name]) for name in MESSAGE if name != "stream"),
+            kept.status.eq(Mux(
+                held.failed | failed, completion.Status.NOT_PLACED, completion.Status.DELIVERED)),
+        ]
+
+    def _write_earlier(self, m, write, adds, entry):
+        """Keeps the message that was overtaken, of which only the key is known."""
+        message, earlier = write.payload.data, entry.found.earlier
+        m.d.comb += [
+            write.valid.eq(adds),
+            message.tagged.eq(earlier.tagged),
+            message.tag.eq(earlier.tag),
+            message.rsvdulp.eq(earlier.low),
+            message.qn.eq(earlier.low),
+        ]
+
+    def _write_own(self, m, write, entry, failed, found, number):
+        """Keeps the entry's own message, which is finished; in its slot, if it has one."""
+        message = write.payload.data
+        m.d.comb += [
+            write.valid.eq(entry.last),
+            *(message[name].eq(entry.entry[name]) for name in MESSAGE if name != "stream"),
+            message.failed.eq(failed),
+            message.finished.eq(1),
+        ]
+        with m.If(found.has_own):
+            m.d.comb += write.payload.address.eq(Cat(found.slot, number))

@@ -3,7 +3,7 @@
 from amaranth import *
 from amaranth.lib import data, enum
 
-__all__ = ["HEADER_WORDS", "IN_FLIGHT", "Outcome", "Segment", "Verdict"]
+__all__ = ["HEADER_WORDS", "IN_FLIGHT", "Outcome", "Segment", "SegmentVerdict"]
 
 #: Words of an FPDU that are read for its header: ULPDU_Length and the longer DDP header, 20 octets.
 HEADER_WORDS = 5
@@ -60,7 +60,7 @@ class Outcome(enum.Enum, shape=2):
     FRAMING = 2  # RFC 5044 section 8, code 3
 
 
-class Verdict(data.StructLayout):
+class SegmentVerdict(data.StructLayout):
     """The outcome of a segment's FPDU.
 
     Members

@@ -1,6 +1,7 @@
 """Checks STag, Tagged Offset, base and bounds (RFC 5041 sections 7.1 and 8.2)."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -56,6 +57,21 @@ class CheckResult(data.StructLayout):
                 "pages": 4,
             }
         )
+
+
+class _Failed(NamedTuple):
+    """The checks that a tagged segment failed.
+
+    The STag is ``unknown``, or ``foreign`` to the stream; writing is ``forbidden``; the segment
+    begins ``outside`` of the region, its sum of TO and length wraps, or it is ``too_long``.
+    """
+
+    unknown: Any
+    foreign: Any
+    forbidden: Any
+    outside: Any
+    wrap: Any
+    too_long: Any
 
 
 class TaggedCheck(wiring.Component):
@@ -171,49 +187,8 @@ class TaggedCheck(wiring.Component):
         outside, too_long, address_low, address_high = self._fit(
             m, size, host, offset, above, length)
 
-        # The first check that fails decides. The rest of the result is delayed to match.
-        rest = Signal(data.StructLayout({
-            "tagged": 1, "last": 1, "short": 1, "version": 1, "length": 16}))
-        m.d.comb += [rest[name].eq(header[name]) for name, _ in rest.shape()]
-        at_end = after(8, rest, "rest")
-        enable = after(6, rights.enable, "enable")
-        checks = [
-            (after(1, at_end.short, "short"), ddp.LLP_FRAMING),
-            (after(1, ~at_end.version & at_end.tagged, "tagged_version"), ddp.TAGGED_VERSION),
-            (after(1, ~at_end.version, "version"), ddp.UNTAGGED_VERSION),
-            (after(1, ~at_end.tagged | ~at_end.length.any(), "unchecked"), None),
-            (after(4, unknown, "unknown"), ddp.INVALID_STAG),
-            (after(4, foreign, "foreign"), ddp.STAG_NOT_ASSOCIATED),
-            (after(4, forbidden, "forbidden"), ddp.INVALID_STAG),
-            (outside, ddp.BASE_OR_BOUNDS),
-            (wrap, ddp.TO_WRAP),
-            (too_long, ddp.BASE_OR_BOUNDS),
-        ]
-        result = self.o.payload
-        m.d.sync += [
-            result.error.eq(0),
-            result.type.eq(0),
-            result.code.eq(0),
-            result.tagged.eq(after(1, at_end.tagged, "tagged")),
-            result.last.eq(after(1, at_end.last, "last")),
-            result.pages.eq(after(6, entry.pages, "pages")),
-            result.enable.eq(enable),
-            result.length.eq(after(1, at_end.length, "length_9")),
-            result.address.eq(
-                Cat(
-                    after(3, address_low[:32], "address_low"),
-                    after(2, address_high, "address_high"),
-                )
-            ),
-        ]
-        for position, (condition, number) in enumerate(checks):
-            with m.If(condition) if not position else m.Elif(condition):
-                if number is not None:
-                    m.d.sync += [
-                        result.error.eq(1),
-                        result.type.eq(number.type),
-                        result.code.eq(number.code),
-                    ]
+        self._result(m, header, entry, rights.enable, _Failed(
+            unknown, foreign, forbidden, outside, wrap, too_long), address_low, address_high)
         return m
 
     def _fit(self, m, size, host, offset, above, length):
@@ -256,3 +231,51 @@ class TaggedCheck(wiring.Component):
             too_long.eq(less & ~high.any()),
         ]
         return outside, too_long, address_low, address_high
+
+    def _result(self, m, header, entry, enable, failed, address_low, address_high):
+        """Outputs the result: the first check that failed, in the order of the RFC."""
+        after = partial(delayed, m)
+        unknown, foreign, forbidden, outside, wrap, too_long = failed
+        # The rest of the result is delayed to match.
+        rest = Signal(data.StructLayout({
+            "tagged": 1, "last": 1, "short": 1, "version": 1, "length": 16}))
+        m.d.comb += [rest[name].eq(header[name]) for name, _ in rest.shape()]
+        at_end = after(8, rest, "rest")
+        enable = after(6, enable, "enable")
+        checks = [
+            (after(1, at_end.short, "short"), ddp.LLP_FRAMING),
+            (after(1, ~at_end.version & at_end.tagged, "tagged_version"), ddp.TAGGED_VERSION),
+            (after(1, ~at_end.version, "version"), ddp.UNTAGGED_VERSION),
+            (after(1, ~at_end.tagged | ~at_end.length.any(), "unchecked"), None),
+            (after(4, unknown, "unknown"), ddp.INVALID_STAG),
+            (after(4, foreign, "foreign"), ddp.STAG_NOT_ASSOCIATED),
+            (after(4, forbidden, "forbidden"), ddp.INVALID_STAG),
+            (outside, ddp.BASE_OR_BOUNDS),
+            (wrap, ddp.TO_WRAP),
+            (too_long, ddp.BASE_OR_BOUNDS),
+        ]
+        result = self.o.payload
+        m.d.sync += [
+            result.error.eq(0),
+            result.type.eq(0),
+            result.code.eq(0),
+            result.tagged.eq(after(1, at_end.tagged, "tagged")),
+            result.last.eq(after(1, at_end.last, "last")),
+            result.pages.eq(after(6, entry.pages, "pages")),
+            result.enable.eq(enable),
+            result.length.eq(after(1, at_end.length, "length_9")),
+            result.address.eq(
+                Cat(
+                    after(3, address_low[:32], "address_low"),
+                    after(2, address_high, "address_high"),
+                )
+            ),
+        ]
+        for position, (condition, number) in enumerate(checks):
+            with m.If(condition) if not position else m.Elif(condition):
+                if number is not None:
+                    m.d.sync += [
+                        result.error.eq(1),
+                        result.type.eq(number.type),
+                        result.code.eq(number.code),
+                    ]

@@ -1,13 +1,15 @@
 """Keeps the untagged queues and their buffers, and checks segments (RFC 5041 section 7.1)."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..lib.stream import copies, delayed, nibbles
+from ..lib.blockram import BlockRam, ForwardedTable
+from ..lib.stream import copies, delayed
 from ..spec import ddp
 from .header import DdpHeader
 
@@ -92,6 +94,16 @@ class UntaggedResult(data.StructLayout):
         })
 
 
+class _Queue(NamedTuple):
+    """A segment's queue: its ``first`` MSN; its ``limit``, the MSN after its last buffer, and
+    whether it is open; and the segment's ``buffer``.
+    """
+
+    first: Any
+    limit: Any
+    buffer: Any
+
+
 class UntaggedCheck(wiring.Component):
     """Validates untagged segments against the buffers of their queues.
 
@@ -145,15 +157,10 @@ class UntaggedCheck(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         header = self.i.payload.header
-        index_bits = QN_BITS + exact_log2(self.config.streams)
-
-        def index_of(where):
-            return Cat(where.qn[:QN_BITS], where.stream)[:index_bits]
-
         after = partial(delayed, m)
 
         # The address to look up, and values that depend on the header alone.
-        index_of_header = Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits]
+        index_of_header = self._index(header.qn, self.i.payload.stream)
         index = after(1, index_of_header, "index")
         msn = after(1, header.msn, "msn")
         following = Signal(32, reset_less=True)
@@ -165,47 +172,11 @@ class UntaggedCheck(wiring.Component):
             takes.eq(self.i.valid & self.i.payload.enable & ~header.tagged & header.last),
         ]
 
-        # The queue's first MSN, the MSN after its last buffer, and the segment's buffer. The last
-        # segment of a message advances the first MSN.
-        state, post = self.state, self.post
-        state_valid, post_valid = after(1, state.valid, "state_valid"), Signal(3)
-        state_held = after(1, state.payload, "state_held")
-        post_held = Signal.like(post.payload, reset_less=True)
-        m.d.sync += post_valid.eq(Cat(post.valid, post_valid))
-        with m.If(post.valid):
-            m.d.sync += post_held.eq(post.payload)
-        writes = (
-            takes | state_valid, Mux(state_valid, index_of(state_held), index),
-            Mux(state_valid, state_held.msn, following))
-        if self.unordered:
-            advanced, beyond = self.advanced.payload, Signal(32, reset_less=True)
-            known = Signal()
-            m.d.comb += self.advanced.ready.eq(known & ~writes[0])
-            m.d.sync += [
-                known.eq(self.advanced.valid & ~self.advanced.ready), beyond.eq(advanced.msn + 1)]
-            writes = (
-                writes[0] | known, Mux(writes[0], writes[1], index_of(advanced)),
-                Mux(writes[0], writes[2], beyond))
-        first = self._look_up(m, "first", Signal(32), index, *writes)
-        beyond_post = after(1, (post_held.msn + 1)[:32], "beyond_post")
-        # The buffer is written before the limit makes it visible.
-        limit = self._look_up(
-            m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,
-            post_valid[2] | state_valid,
-            Mux(state_valid, index_of(state_held), index_of(post_held)),
-            Mux(state_valid, Cat(state_held.msn, state_held.open),
-                Cat(beyond_post, C(1))),
-        )
-        ring_bits = exact_log2(self.config.queue_depth)
-        # A separate register for the wires to many block RAMs.
-        (place,) = copies(
-            m, Cat(header.msn[:ring_bits], index_of_header), 1, name="place")
-        buffer = self._buffer(
-            m, place, post_valid[0],
-            Cat(post_held.msn[:ring_bits], index_of(post_held)), post_held)
+        queue = self._queue(m, index, index_of_header, takes, following)
+        buffer = queue.buffer
 
         # All differences; the address in two halves.
-        first, limit = after(5, first, "first"), after(5, limit, "limit")
+        first, limit = after(5, queue.first, "first"), after(5, queue.limit, "limit")
         msn, end = after(8, msn, "msn"), after(8, end, "end")
         mo = after(9, header.mo, "mo")
         ahead, left = Signal(32, reset_less=True), Signal(32, reset_less=True)
@@ -261,60 +232,93 @@ class UntaggedCheck(wiring.Component):
         m.d.comb += self.o.valid.eq(valid[-1])
         return m
 
-    def _buffer(self, m, place, write, written, post):
-        """Returns the buffer at ``place`` of its queue's ring, 8 cycles later; writes posts.
+    def _index(self, qn, stream):
+        """Returns the number of a stream's queue among all queues."""
+        return Cat(qn[:QN_BITS], stream)[:QN_BITS + exact_log2(self.config.streams)]
 
-        A ring holds the slots of its buffers, so that the wide buffer table need not have room for
-        all buffers of all queues. Both tables take many block RAMs; the registers are for the wires
-        to them and from them.
+    def _queue(self, m, index, index_of_header, takes, following):
+        """Looks up a segment's queue and its buffer, and keeps both up to date.
+
+        The last segment of a message ``takes`` its buffer, so that the MSN ``following`` becomes
+        the queue's first one.
         """
-        m.submodules.rings = rings = memory.Memory(
-            shape=range(self.config.buffers), depth=1 << len(place), init=[],
-            attrs={"no_rw_check": 1})
-        m.submodules.buffers = buffers = memory.Memory(
-            shape=UntaggedBuffer(), depth=self.config.buffers, init=[], attrs={"no_rw_check": 1})
-        ring_port, read_ring = rings.write_port(), rings.read_port()
-        port, read = buffers.write_port(), buffers.read_port()
-        # Without reset, to become the output registers of the block RAM.
-        slot = Signal(range(self.config.buffers), name="slot_read", reset_less=True)
-        buffer = Signal(UntaggedBuffer(), name="buffer_read", reset_less=True)
-        writes = delayed(m, 1, Cat(write, post.slot, post.buffer), "buffer_write")
-        m.d.comb += read_ring.addr.eq(place)
-        m.d.sync += [
-            ring_port.en.eq(write),
-            ring_port.addr.eq(written),
-            ring_port.data.eq(post.slot),
-            Cat(port.en, port.addr, Value.cast(port.data)).eq(writes),
-            slot.eq(read_ring.data),
-            read.addr.eq(delayed(m, 1, slot, "slot")),
-            buffer.eq(read.data),
-        ]
-        return delayed(m, 2, buffer, "buffer")
 
-    def _look_up(self, m, name, value, index, write, write_index, write_value):
+        def index_of(where):
+            return self._index(where.qn, where.stream)
+
+        after = partial(delayed, m)
+        state, post = self.state, self.post
+        state_valid, post_valid = after(1, state.valid, "state_valid"), Signal(3)
+        state_held = after(1, state.payload, "state_held")
+        post_held = Signal.like(post.payload, reset_less=True)
+        m.d.sync += post_valid.eq(Cat(post.valid, post_valid))
+        with m.If(post.valid):
+            m.d.sync += post_held.eq(post.payload)
+        writes = (
+            takes | state_valid, Mux(state_valid, index_of(state_held), index),
+            Mux(state_valid, state_held.msn, following))
+        if self.unordered:
+            advanced, beyond = self.advanced.payload, Signal(32, reset_less=True)
+            known = Signal()
+            m.d.comb += self.advanced.ready.eq(known & ~writes[0])
+            m.d.sync += [
+                known.eq(self.advanced.valid & ~self.advanced.ready), beyond.eq(advanced.msn + 1)]
+            writes = (
+                writes[0] | known, Mux(writes[0], writes[1], index_of(advanced)),
+                Mux(writes[0], writes[2], beyond))
+        first = self._look_up(m, "first", unsigned(32), index, *writes)
+        beyond_post = after(1, (post_held.msn + 1)[:32], "beyond_post")
+        # The buffer is written before the limit makes it visible.
+        limit = self._look_up(
+            m, "limit", data.StructLayout({"msn": 32, "open": 1}), index,
+            post_valid[2] | state_valid,
+            Mux(state_valid, index_of(state_held), index_of(post_held)),
+            Mux(state_valid, Cat(state_held.msn, state_held.open),
+                Cat(beyond_post, C(1))),
+        )
+        ring_bits = exact_log2(self.config.queue_depth)
+        # A separate register for the wires to many block RAMs.
+        (slot,) = copies(
+            m, Cat(self.i.payload.header.msn[:ring_bits], index_of_header), 1, name="slot")
+        buffer = self._buffer(
+            m, slot, post_valid[0],
+            Cat(post_held.msn[:ring_bits], index_of(post_held)), post_held)
+        return _Queue(first, limit, buffer)
+
+    def _buffer(self, m, slot, write, written, post):
+        """Returns the buffer in a ``slot`` of its queue's ring, 8 cycles later; writes posts.
+
+        A ring holds the numbers of its buffers, so that the wide buffer table need not have room
+        for all buffers of all queues. Both tables take many block RAMs; the registers are for the
+        wires to them and from them. A slot that is read while it is written has no buffer yet: its
+        queue's limit makes it visible later.
+        """
+        m.submodules.rings = rings = BlockRam(range(self.config.buffers), 1 << len(slot))
+        m.submodules.buffers = buffers = BlockRam(UntaggedBuffer(), self.config.buffers)
+        port = buffers.write
+        writes = delayed(m, 1, Cat(write, post.slot, post.buffer), "buffer_write")
+        m.d.comb += rings.address[0].eq(slot)
+        m.d.sync += [
+            rings.write.valid.eq(write),
+            rings.write.payload.address.eq(written),
+            rings.write.payload.data.eq(post.slot),
+            Cat(port.valid, port.payload.address, Value.cast(port.payload.data)).eq(writes),
+            buffers.address[0].eq(delayed(m, 1, rings.data[0], "slot")),
+        ]
+        return delayed(m, 2, buffers.data[0], "buffer")
+
+    def _look_up(self, m, name, shape, index, write, write_index, write_value):
         """Returns the table's value at ``index``, 3 cycles later.
 
         It includes the writes of all earlier cycles; a write is registered first.
         """
-        shape = value.shape()
-        m.submodules[name] = storage = memory.Memory(
-            shape=shape, depth=1 << len(index), init=[], attrs={"no_rw_check": 1})
-        port, read = storage.write_port(), storage.read_port()
-        held = Signal(shape, name=f"{name}_held", reset_less=True)
-        written = [Signal(shape, name=f"{name}_written{k}", reset_less=True) for k in range(2)]
-        same = Signal(1 + -(-len(index) // 4), name=f"{name}_same")
-        clash = Signal(name=f"{name}_clash")
-        m.d.comb += read.addr.eq(index)
+        m.submodules[name] = table = ForwardedTable(shape, 1 << len(index))
+        value = Signal(shape, name=name)
+        m.d.comb += table.address[0].eq(index)
         m.d.sync += [
-            port.en.eq(write),
-            port.addr.eq(write_index),
-            Value.cast(port.data).eq(write_value),
-            held.eq(read.data),
-            # A write in the cycle of the look-up is too late for the block RAM: forward its value.
-            same.eq(Cat(port.en, nibbles(port.addr, index))),
-            clash.eq(same.all()),
-            written[0].eq(port.data),
-            written[1].eq(written[0]),
-            value.eq(Mux(clash, written[1], held)),
+            table.write.valid.eq(write),
+            table.write.payload.address.eq(write_index),
+            Value.cast(table.write.payload.data).eq(write_value),
+            value.eq(table.data[0]),
         ]
         return value

@@ -1,9 +1,10 @@
 """Holds received octets in the packet buffer until their digest is known to be good."""
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.blockram import BlockRam
 from ..lib.stream import delayed
 
 __all__ = ["PacketBuffer", "PacketBuffers", "Store"]
@@ -21,7 +22,7 @@ class Store(data.StructLayout):
 class PacketBuffer(wiring.Component):
     """Stores beats in a ring of block RAM, and frees them in order.
 
-    The block RAM is read through its output register and one more, for the wires from it.
+    A register for the wires from many block RAMs follows them.
 
     Latency: ``LATENCY`` cycles from ``address`` to ``data``. Throughput: one write and one read per
     cycle. Reset: empty. Errors: none; writers must wait while ``space`` is low.
@@ -59,29 +60,22 @@ class PacketBuffer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A beat is never read in the cycle in which it is written, so synthesis need not define the
-        # result.
-        m.submodules.storage = storage = memory.Memory(
-            shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1}
-        )
-        write, read = storage.write_port(), storage.read_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(self.config.width, reset_less=True)
+        # A beat is never read in the cycle in which it is written.
+        m.submodules.ram = ram = BlockRam(self.config.width, self.depth)
         near = Signal(self.config.width, reset_less=True)
         kept = Signal(range(self.depth))
         used = Signal(range(self.depth))
         with m.If(self.free.valid):
             m.d.sync += kept.eq(self.free.payload)
         m.d.comb += [
-            write.en.eq(self.store.valid),
-            write.addr.eq(self.store.payload.address),
-            write.data.eq(self.store.payload.data),
-            read.addr.eq(self.address),
+            ram.write.valid.eq(self.store.valid),
+            ram.write.payload.address.eq(self.store.payload.address),
+            ram.write.payload.data.eq(self.store.payload.data),
+            ram.address[0].eq(self.address),
             self.data.eq(near),
         ]
         m.d.sync += [
-            held.eq(read.data),
-            near.eq(held),
+            near.eq(ram.data[0]),
             used.eq(self.next - kept),
             self.space.eq(used < self.depth - self.MARGIN),
         ]

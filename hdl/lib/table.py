@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from .stream import any_of, nibbles
 
-__all__ = ["Table", "storage_of", "table_write"]
+__all__ = ["Table", "table_write"]
 
 
 def table_write(shape, depth):
@@ -104,33 +104,3 @@ class Table(wiring.Component):
                 held.eq(read.data),
             ]
         return m
-
-
-def storage_of(m, name, shape, depth, reads, written):
-    """Adds a table in block RAM; returns its value at each of ``reads``, 2 cycles later.
-
-    The values include the writes of all earlier cycles. ``written`` is enable, address and data of
-    a write port, preferably registers.
-    """
-    m.submodules[name] = storage = memory.Memory(
-        shape=shape, depth=depth, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-    write = storage.write_port()
-    enable, address, value = written
-    m.d.comb += [write.en.eq(enable), write.addr.eq(address), Value.cast(write.data).eq(value)]
-    # Block RAM of different devices differs for an entry that is being written: forward the write.
-    latest = [Signal(shape, name=f"{name}_latest{k}", reset_less=True) for k in range(2)]
-    m.d.sync += [Value.cast(latest[0]).eq(value), latest[1].eq(latest[0])]
-    found = []
-    for k, address_read in enumerate(reads):
-        read = storage.read_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(shape, name=f"{name}_held{k}", reset_less=True)
-        clash = Signal(2, name=f"{name}_clash{k}")
-        value_read = Signal(shape, name=f"{name}_read{k}")
-        m.d.comb += [
-            read.addr.eq(address_read),
-            value_read.eq(Mux(clash[1], latest[1], held)),
-        ]
-        m.d.sync += [held.eq(read.data), clash.eq(Cat(enable & (address == address_read), clash))]
-        found.append(value_read)
-    return found

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..ddp.segment import Outcome, Verdict
+from ..ddp.segment import Outcome, SegmentVerdict
 from ..lib.crc32c import Checksum
 from .walker import Ending
 
@@ -32,7 +32,7 @@ class Judge(wiring.Component):
     -------
     endings : In(stream.Signature(Ending, always_ready=True))
     checksums : In(stream.Signature(Checksum, always_ready=True))
-    o : Out(stream.Signature(Verdict, always_ready=True))
+    o : Out(stream.Signature(SegmentVerdict, always_ready=True))
     """
 
     def __init__(self, config, *, latency):
@@ -42,7 +42,7 @@ class Judge(wiring.Component):
             {
                 "endings": In(stream.Signature(Ending(config), always_ready=True)),
                 "checksums": In(stream.Signature(Checksum(), always_ready=True)),
-                "o": Out(stream.Signature(Verdict(config), always_ready=True)),
+                "o": Out(stream.Signature(SegmentVerdict(config), always_ready=True)),
             }
         )
 

@@ -296,10 +296,10 @@ class _Headers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        place = range(self.config.buffer_octets // 4)
+        position = range(self.config.buffer_octets // 4)
         carried = data.StructLayout(
             {
-                "start": place,
+                "start": position,
                 "sequence": 30,
                 "stream": self.config.stream_bits + 1,
                 "markers": 1,

@@ -155,9 +155,9 @@ class Survives(_Reorder):
 
         # The place was cleared before the opening was done, or is being cleared.
         known = [_Waiting()(inside[name]) for name in (
-            "waiting_held0", "waiting_latest0", "waiting_latest1")]
-        clash = inside["waiting_clash0"]
-        valid = _Waiting()(inside.row("waiting", own)).valid
+            "waiting.ram.held_0", "waiting.latest_0", "waiting.latest_1")]
+        clash = inside["waiting.clash_0"]
+        valid = _Waiting()(inside.row("waiting.ram.storage", own)).valid
         marked = inside.row("places", own)
         clearing = any_of(each.close & (each.place == own) for each in step)
         self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > place),
@@ -165,7 +165,7 @@ class Survives(_Reorder):
         self.lemma(if_(opened & valid & marked, clearing), "a record that waits came later")
 
         # The values that a probe of the place reads.
-        read = _Waiting()(inside.read("waiting"))
+        read = _Waiting()(inside.read("waiting.ram.storage"))
         seen = [
             Mux(clash[0], known[1].valid, read.valid),
             Mux(clash[1], known[2].valid, known[0].valid),
@@ -199,7 +199,7 @@ class Ended(_Reorder):
         steps = [each.ticket.stream == mine for each in step]
         self.always(if_(ended & leaving.valid, ~steps[4]), "nothing of an ended session leaves")
 
-        state = _State()(inside.row("states", mine))
+        state = _State()(inside.row("states.ram.storage", mine))
         ending = any_of(each.close & of_it for each, of_it in zip(step, steps, strict=True))
         self.lemma(if_(ended & ~ending, state.closed), "the session is closed")
         for each, of_it in zip(step, steps, strict=True):
@@ -317,7 +317,7 @@ class Kept(_Reorder):
                      | ((1 << behind[:exact_log2(window)]) - 1)),
         ]
         self.behind = behind
-        state = _State()(inside.row("states", self.mine))
+        state = _State()(inside.row("states.ram.storage", self.mine))
         self.lemma(if_(live, state.next == self.due), "the next one")
         over = came.ended & (self.due == (came.last + 1)[:16])
         self.lemma(if_(live, state.closed == over), "closed by the final item")
@@ -331,7 +331,7 @@ class Kept(_Reorder):
         wiping = any_of(
             each.close & each.opens & (each.place == places[-1]) for each in step)
         for k, at in enumerate(places):
-            waiting = _Waiting()(inside.row("waiting", at))
+            waiting = _Waiting()(inside.row("waiting.ram.storage", at))
             mine = inside["place"] == at
             stores, clears = self.stores & mine, self.clears & mine
             valid = (waiting.valid | stores) & ~clears
@@ -377,8 +377,9 @@ class Kept(_Reorder):
         probes = [each.probe for each in step]
         shape = _State()
         read, written = (
-            shape(value) for value in (inside.read("states", 1), inside["states_latest0"]))
-        seen = Mux(inside["states_clash1"][0], written.next, read.next)
+            shape(value) for value in (
+                inside.read("states.ram.storage", 1), inside["states.latest_0"]))
+        seen = Mux(inside["states.clash_1"][0], written.next, read.next)
         self.lemma(if_(here & settled[0], seen == self.next), "the walk reads it")
         self.lemma(if_(here & settled[1], drain.state.next == self.next), "the walk has read it")
         self.lemma(if_(begins | begun, settled.all() & ~any_of(probes)), "it begins alone")

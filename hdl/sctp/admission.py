@@ -5,8 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.item import Action, Admitted, Verdict
+from ..ddp.message_order import OrderedRecord
 from ..ddp.segment import IN_FLIGHT
-from ..ddp.turn import OrderedRecord
 from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed

@@ -3,6 +3,8 @@
 The walker finds out later which words chunks really begin at.
 """
 
+from typing import Any, NamedTuple
+
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -148,6 +150,21 @@ class _Rest(data.StructLayout):
 
     def __init__(self):
         super().__init__({"active": 1, "left": 15, "more": 1})
+
+
+class _Enclosed(NamedTuple):
+    """A beat and the extents of its chunks, compared with the packet's end.
+
+    ``whole``: the packet goes on after this beat. ``stops``: it ends here. For a chunk that begins
+    at each word, ``inside``: its end is in this beat, before the packet's; ``later``: its extent,
+    ``one`` beat further.
+    """
+
+    whole: Any
+    stops: Any
+    inside: Any
+    later: Any
+    one: Any
 
 
 class ChunkScan(wiring.Component):
@@ -322,12 +339,12 @@ class ChunkScan(wiring.Component):
                 ]
         return reach, rest
 
-    def _bound(self, m, shift, beat, reach, rest):
-        """Stages 3 to 5: compare the extents of the chunks with the extent of the packet."""
+    def _enclose(self, m, shift, beat, reach, rest):
+        """Stage 3: compares the end of each chunk with the packet's end."""
         words = self.config.words
         bits = words.bit_length() - 1
 
-        # Stage 3: the packet's end with respect to the beat, and which chunks would have another
+        # The packet's end with respect to the beat, and which chunks would have another
         # one after them in the beat.
         whole = Signal()  # the packet has all words of the beat from ``at`` on, and more
         stops = Signal()
@@ -355,6 +372,14 @@ class ChunkScan(wiring.Component):
                 beat[3].begin.eq(beat[2].begin & body),
                 beat[3].stay.eq(within | (body & beat[2].last.replicate(words))),
             ]
+        return _Enclosed(whole, stops, inside, later, one)
+
+    def _bound(self, m, shift, beat, reach, rest):
+        """Stages 3 to 5: compare the extents of the chunks with the extent of the packet."""
+        words = self.config.words
+        bits = words.bit_length() - 1
+
+        whole, stops, inside, later, one = self._enclose(m, shift, beat, reach, rest)
 
         # Stage 4: the bounds.
         now = beat[3]

@@ -22,8 +22,8 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.item import Ticket, Verdict
+from ..lib.blockram import storage_of
 from ..lib.stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
-from ..lib.table import storage_of
 from .window import Arrival, Judged, Window, place_of
 
 __all__ = ["Close", "Order", "Reorder"]

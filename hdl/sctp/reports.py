@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from ..ddp.delivery import Record
 from ..ddp.entry import of_message
 from ..ddp.item import Verdict
+from ..ddp.message_order import Disordered, MessageOrder, OrderedRecord
 from ..ddp.precedence import Ordered
-from ..ddp.turn import Disordered, OrderedRecord, Turn
 from ..ddp.untagged import Advanced, QueueState
 from ..lib.stream import Skid, Stage, Store
 from ..spec.completion import ChunkStatus, Kind
@@ -29,7 +29,7 @@ class Reports(wiring.Component):
     .. code-block:: text
 
         due ─┬► entries of MPA's messages, of chunks and packets ──────┐
-             └► done ··· Reorder ··· ordered ─► Turn ─► in their turn ─┼► entries
+             └► done ··· Reorder ··· ordered ─► MessageOrder ──────────┼► entries
         events of sessions ────────────────────────────────────────────┘
 
     Latency: 3 cycles from ``due``, 11 from ``ordered``. Throughput: one entry per cycle. Reset:
@@ -54,7 +54,7 @@ class Reports(wiring.Component):
     events : In(stream.Signature(SessionEvent(streams)))
     entries : Out(stream.Signature(Ordered()))
     clear, state, advanced, disordered
-        Those of :class:`~..ddp.turn.Turn`.
+        Those of :class:`~..ddp.message_order.MessageOrder`.
     busy : Out(1)
         A record or entry was transferred in the last 31 cycles.
         Something has moved in the last 31 cycles.
@@ -81,13 +81,13 @@ class Reports(wiring.Component):
         m.submodules.reports = reports = Store(Ordered(), depth=QUEUE)
         m.submodules.undone = undone = Store(self.done.p.shape(), depth=QUEUE)
         m.submodules.done_stage = done_stage = Stage(self.done.p.shape())
-        m.submodules.turn = turn = Turn(streams=self.config.streams)
+        m.submodules.message_order = order = MessageOrder(streams=self.config.streams)
         m.submodules.skid = skid = Skid(Ordered())
-        wiring.connect(m, wiring.flipped(self.ordered), turn.i)
-        wiring.connect(m, wiring.flipped(self.clear), turn.clear)
-        wiring.connect(m, wiring.flipped(self.state), turn.state)
-        wiring.connect(m, turn.advanced, wiring.flipped(self.advanced))
-        wiring.connect(m, turn.disordered, wiring.flipped(self.disordered))
+        wiring.connect(m, wiring.flipped(self.ordered), order.i)
+        wiring.connect(m, wiring.flipped(self.clear), order.clear)
+        wiring.connect(m, wiring.flipped(self.state), order.state)
+        wiring.connect(m, order.advanced, wiring.flipped(self.advanced))
+        wiring.connect(m, order.disordered, wiring.flipped(self.disordered))
         wiring.connect(m, skid.o, wiring.flipped(self.entries))
 
         # A record that is due goes to ``reports`` and to ``done`` in the same cycle.
@@ -111,12 +111,12 @@ class Reports(wiring.Component):
 
         # Round robin over the three sources: the source that was just served comes last.
         message, event = Signal(Ordered()), Signal(Ordered())
-        ordered = turn.o.payload.item
+        ordered = order.o.payload.item
         m.d.comb += [
             *of_message(message.entry, ordered),
             message.message.eq(1),
             message.last.eq(ordered.complete),
-            message.found.eq(turn.o.payload.found),
+            message.found.eq(order.o.payload.found),
             event.entry.kind.eq(Kind.SESSION),
             event.entry.status.eq(self.events.payload.reason),
             event.entry.stream.eq(self.events.payload.stream),
@@ -129,7 +129,7 @@ class Reports(wiring.Component):
                 message.entry.stream.eq(ordered.stream),
                 message.entry.tag.eq(ordered.tag),
             ]
-        sources = [(reports.o, reports.o.payload), (turn.o, message), (self.events, event)]
+        sources = [(reports.o, reports.o.payload), (order.o, message), (self.events, event)]
         turns = Signal(range(3))
         m.d.comb += skid.i.valid.eq(Cat(source.valid for source, _ in sources).any())
         with m.Switch(turns):

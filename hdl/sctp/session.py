@@ -36,8 +36,8 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.item import Verdict
+from ..lib.blockram import storage_of
 from ..lib.stream import Stage, Store, any_of, delayed, nibbles
-from ..lib.table import storage_of
 from ..spec.config import power_of_two
 from ..spec.sctp import Function, Reason, State
 from .order import Close

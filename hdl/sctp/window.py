@@ -13,8 +13,8 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..ddp.item import Ticket, Verdict
+from ..lib.blockram import storage_of
 from ..lib.stream import Store, any_of, delayed, nibbles
-from ..lib.table import storage_of
 from ..spec.config import power_of_two
 from ..spec.sctp import Reason
 

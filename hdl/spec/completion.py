@@ -90,15 +90,15 @@ class Completion:
     type of ``status`` depends on ``kind``. The other members are those of ``FIELDS``.
     """
 
-    phase: int
-    tagged: bool
-    status: Status | ChunkStatus | Reason
-    stream: int
-    tag: int
-    length: int
-    cookie: int
-    rsvdulp: int
-    qn: int
+    phase: int = 0
+    tagged: bool = False
+    status: Status | ChunkStatus | Reason = Status.DELIVERED
+    stream: int = 0
+    tag: int = 0
+    length: int = 0
+    cookie: int = 0
+    rsvdulp: int = 0
+    qn: int = 0
     kind: Kind = Kind.MESSAGE
     ends: bool = False
 

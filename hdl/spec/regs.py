@@ -1,7 +1,8 @@
 """Declares the register map, once for decoder, driver and documents.
 
 All registers are 32 bits wide, at octet addresses, little-endian on the bus. The host reaches the
-tables and queues through groups of registers:
+tables and queues through groups of registers, and :mod:`~.commands` has the sequence of accesses
+for each purpose:
 
 * STag table: write the ``STAG_*`` registers, then ``STAG_COMMIT``, which replaces the entry named
   by ``STAG_INDEX`` as a whole. ``REVOKE_STAG`` invalidates the entry; once ``STATUS.revoking``

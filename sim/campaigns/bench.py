@@ -21,8 +21,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from ...flow import pnr as pnr_flow
 from ...flow import xilinx as xilinx_flow
@@ -32,7 +30,7 @@ from ..engines.engine import Engine
 from ..replay.load import Load, SctpLoad
 from .others import Peer
 
-__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
+__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
 
 #: The blocks that are placed and routed.
 BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
@@ -268,125 +266,9 @@ def run_bench(
     return results
 
 
-def render(results: Results, console: Console) -> None:
-    """Prints results as tables."""
-    widths = sorted({row["width"] for row in results["cycles"]})
-    across = [f"{width} bits" for width in widths]
-
-    mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
-    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
-    table = _table("Cycles per segment back to back (least)", "payload", "lands", *across)
-    for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
-        rows = [cycles[payload, shifted, width] for width in widths]
-        cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
-        table.add_row(str(payload), "last lane" if shifted else "first lane", *cells)
-    console.print(table)
-    _render_sctp([row for row in results["cycles"] if row["llp"] == "sctp"], across, console)
-
-    latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
-    table = _table("Cycles from last beat in to address on the bus", "payload", *across)
-    for payload in dict.fromkeys(key[0] for key in latency):
-        table.add_row(str(payload), *(str(latency[payload, width]) for width in widths))
-    console.print(table)
-
-    for title, kind, headings in (
-        ("Simulation", "simulation", _SIMULATION),
-        ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
-        ("Xilinx, yosys", "xilinx", _XILINX),
-    ):
-        table = _table(title, *headings.values())
-        for row in results[kind]:
-            table.add_row(*("" if row[name] is None else str(row[name]) for name in headings))
-        if results[kind]:
-            console.print(table)
-    _render_parts(results["pnr"], console)
-
-
-def _render_parts(rows: Rows, console: Console) -> None:
-    """Prints the area of the parts of the tops; it is the same with each seed."""
-    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
-    table = _table("LUT4, FF, DP16KD of the top by part", "part", *(f"{w} bits" for w in tops))
-    for part in dict.fromkeys(part for parts in tops.values() for part in parts):
-        areas = [parts.get(part, {}).values() for parts in tops.values()]
-        table.add_row(part or "between them", *(" ".join(map(str, area)) for area in areas))
-    if tops:
-        console.print(table)
-
-
-def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:
-    if not rows:
-        return
-    title = "Cycles per segment over SCTP back to back (least), each a message"
-    table = _table(title, "payload", "in packets of", *across)
-    lines: dict[tuple[int, int], Rows] = {}
-    for row in rows:
-        lines.setdefault((row["mtu"], row["payload"]), []).append(row)
-    for (mtu, payload), line in lines.items():
-        cells = [f"{row['cycles']:g} ({row['limit']:g})" for row in line]
-        table.add_row(str(payload), _bundle(mtu), *cells)
-    console.print(table)
-
-    table = _table("Smallest payload at line rate over SCTP", "in packets of", *across)
-    for mtu in dict.fromkeys(row["mtu"] for row in rows):
-        widths = dict.fromkeys(row["width"] for row in rows)
-        table.add_row(
-            _bundle(mtu),
-            *(
-                _line_rate([row for row in rows if (row["mtu"], row["width"]) == (mtu, width)])
-                for width in widths
-            ),
-        )
-    console.print(table)
-
-
-def _bundle(mtu: int) -> str:
-    return f"{mtu} octets" if mtu else "one segment"
-
-
 def line_rate(rows: Rows) -> int | None:
     """Returns the smallest payload from which on all payloads keep line rate, or None."""
     slow = [row["payload"] for row in rows if row["cycles"] > row["limit"] * (1 + _TOLERANCE)]
     return min(
         (row["payload"] for row in rows if row["payload"] > max(slow, default=0)), default=None
     )
-
-
-def _line_rate(rows: Rows) -> str:
-    smallest = line_rate(rows)
-    share = min(row["limit"] / row["cycles"] for row in rows)
-    return f"none, {share:.0%} at least" if smallest is None else str(smallest)
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-#: Columns of tables: the key in a row, and the heading.
-_SIMULATION = {
-    "width": "width",
-    "engine": "engine",
-    "cycles": "cycles",
-    "seconds": "seconds",
-    "kcycles_per_second": "kcycles/s",
-}
-_PNR = {
-    "block": "block",
-    "width": "width",
-    "seed": "seed",
-    "fmax_mhz": "MHz",
-    "lut4": "LUT4",
-    "ff": "FF",
-    "dp16kd": "DP16KD",
-}
-_XILINX = {
-    "block": "block",
-    "width": "width",
-    "family": "family",
-    "lut": "LUT",
-    "lutram": "LUT as RAM",
-    "ff": "FF",
-    "ramb36": "RAMB36",
-}

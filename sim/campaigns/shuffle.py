@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ..engines.engine import Await, Drain, Engine, Frame, Operation
-from ..replay.differences import Difference, compare_any_order
+from ..replay.differences import Difference, find_differences_in_any_order
 from ..replay.plan import Plan
 
 #: The probabilities that a frame is lost, damaged, or repeated.
@@ -56,7 +56,7 @@ def run(
             outcome = engine.run(plan.config, operations, memory, ring=plan.ring)
             tally.frames += sum(isinstance(each, Frame) for each in operations)
             tally.cycles += outcome.cycles
-            if differences := compare_any_order(plan, outcome, memory):
+            if differences := find_differences_in_any_order(plan, outcome, memory):
                 tally.way, tally.differences = way, tuple(differences)
                 return tally
         tally.ways += 1

@@ -52,7 +52,7 @@ from ..engines.engine import (
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MARKER_SPACING, MpaSender
-from ..replay.differences import Difference, compare
+from ..replay.differences import Difference, find_differences
 from ..replay.expectation import Golden, Pages
 from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
 from ..replay.plan import Plan
@@ -262,7 +262,7 @@ def run_chunk(
         tally.deliveries += outcome.counters["DELIVERED"]
         tally.errors += outcome.counters["ERRORS"]
         tally.cycles += outcome.cycles
-    differences = compare(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
+    differences = find_differences(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
     return Failure(number, chunk.segments, differences) if differences else None
 
 

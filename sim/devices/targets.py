@@ -19,8 +19,8 @@ from ...sw_driver.transports.uart import BAUD, UartTransport
 from ..engines.engine import ExceptionPacket, Frame, Packet
 from ..replay.plan import Plan
 from . import gates
+from .link import Link
 from .live import SimTransport
-from .play import Link
 from .room import Room
 from .tcp_sender import TcpSender
 

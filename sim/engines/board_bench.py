@@ -139,7 +139,7 @@ class BoardBench:
         await self.source.send(frame)
         await self.source.wait()
 
-    async def play(self, operations: Sequence[Operation]) -> None:
+    async def run(self, operations: Sequence[Operation]) -> None:
         """Carries operations out, in order."""
         writes: list[WriteRegister] = []
 

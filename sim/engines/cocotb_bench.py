@@ -480,7 +480,7 @@ class RnicBench:
                 break
         self._progress = self.cycle
 
-    async def play(self, operations: Sequence[Operation]) -> None:
+    async def run(self, operations: Sequence[Operation]) -> None:
         """Carries operations out, resumes, and drains."""
         for operation in operations:
             if not isinstance(operation, Packet | Frame):

@@ -42,7 +42,7 @@ class CocotbEngine(Engine):
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         # Imported here, because cocotb may be missing where this engine is not used.
-        from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
+        from .cocotb_run import DIRECTORY, MEMORY, OUTCOME, PLAN
 
         operations = checked(config, operations, memory, ring, base)
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
@@ -51,7 +51,7 @@ class CocotbEngine(Engine):
             (directory / PLAN).write_bytes(pickle.dumps(plan))
             memory.tofile(directory / MEMORY)
             run_tests(
-                config, "ddp_rnic.sim.engines.cocotb_play", directory, 1,
+                config, "ddp_rnic.sim.engines.cocotb_run", directory, 1,
                 environment={DIRECTORY: name}, waves=waves,
             )  # fmt: skip
             memory[:] = np.fromfile(directory / MEMORY, np.uint8)

@@ -449,6 +449,11 @@ def counter_registers(*, sctp: bool) -> tuple[str, ...]:
     return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
 
 
+def no_counts(*, sctp: bool) -> dict[str, int]:
+    """Returns the counters by name, all 0."""
+    return counters(dict.fromkeys(counter_registers(sctp=sctp), 0))
+
+
 def counters(values: Mapping[str, int]) -> dict[str, int]:
     """Returns the counters by name, from the values of their registers; two halves become one."""
     counts: dict[str, int] = {}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyslang.parsing import Token, TokenKind
-from pyslang.syntax import SyntaxKind, SyntaxNode, SyntaxTree
+from pyslang.syntax import SyntaxKind, SyntaxTree
 
 from ...flow.tools import ToolError
 
@@ -31,6 +31,8 @@ _SLEEPERS = (
     "tagged",
     "untagged",
 )
+#: A node of the syntax tree. Its type in pyslang does not know the attributes of its kind.
+_Node = Any
 #: The names of these instances' modules begin with this prefix. Each instance has its own module.
 _ROOT = "\\rnic.rnic."
 
@@ -56,9 +58,10 @@ def let_sleep(verilog: str, bench: str) -> str:
     """
     modules: dict[str, _Module] = {}
     tree = SyntaxTree.fromText(verilog)  # the nodes live as long as the tree
-    single = tree.root.kind == SyntaxKind.ModuleDeclaration
-    for node in [tree.root] if single else tree.root.members:
-        modules[_name(node.header.name)] = _Module(node, modules)
+    root: _Node = tree.root
+    for node in [root] if root.kind != SyntaxKind.CompilationUnit else root.members:
+        if node.kind == SyntaxKind.ModuleDeclaration:  # Verilator knows what else there may be
+            modules[_name(node.header.name)] = _Module(node, modules)
     edits: list[_Edit] = []
     sleepers = [
         name
@@ -87,7 +90,7 @@ class _Part(NamedTuple):
     """A module inside another one: its name, and the expression at each of its ports."""
 
     module: str
-    ports: dict[str, SyntaxNode]
+    ports: dict[str, _Node]
     end: int  # where the list of ports ends
 
 
@@ -95,7 +98,7 @@ class _Write(NamedTuple):
     """An assignment at a clock edge, and its condition: None if that is not a single ``if``."""
 
     target: str
-    condition: SyntaxNode | None
+    condition: _Node | None
 
 
 def _name(token: Token) -> str:
@@ -104,11 +107,11 @@ def _name(token: Token) -> str:
     return f"{text} " if text.startswith("\\") else text
 
 
-def _names(node: SyntaxNode) -> list[str]:
+def _names(node: _Node) -> list[str]:
     """Returns all identifiers of an expression or a statement."""
     found: list[str] = []
 
-    def visit(each: SyntaxNode | Token) -> None:
+    def visit(each: _Node) -> None:
         if isinstance(each, Token) and each.kind == TokenKind.Identifier:
             found.append(_name(each))
 
@@ -116,7 +119,7 @@ def _names(node: SyntaxNode) -> list[str]:
     return found
 
 
-def _targets(node: SyntaxNode) -> list[str]:
+def _targets(node: _Node) -> list[str]:
     """Returns the names that an assignment sets: those of a concatenation, without indices."""
     match node.kind:
         case SyntaxKind.IdentifierName | SyntaxKind.IdentifierSelectName:
@@ -130,14 +133,14 @@ def _targets(node: SyntaxNode) -> list[str]:
 class _Module:
     """A module of the Verilog, with the facts that its statements give."""
 
-    def __init__(self, node: SyntaxNode, modules: Mapping[str, _Module]) -> None:
+    def __init__(self, node: _Node, modules: Mapping[str, _Module]) -> None:
         self._node, self._modules = node, modules
         self.name = _name(node.header.name)
 
     @cached_property
-    def _statements(self) -> dict[str, list[SyntaxNode]]:
+    def _statements(self) -> dict[str, list[_Node]]:
         """The statements of the module: a list for each kind."""
-        sorted_: dict[str, list[SyntaxNode]] = {
+        sorted_: dict[str, list[_Node]] = {
             kind: [] for kind in ("ports", "registers", "wires", "clocked", "logic", "parts")
         }
         for node in self._node.members:
@@ -207,7 +210,7 @@ class _Module:
         for process in self._statements["clocked"]:
             only = _single_if(process.statement.statement)
 
-            def visit(node: SyntaxNode | Token, only: SyntaxNode | None = only) -> None:
+            def visit(node: _Node, only: _Node | None = only) -> None:
                 if node.kind == SyntaxKind.NonblockingAssignmentExpression:
                     condition = only.predicate if only is not None else None
                     writes.extend(_Write(name, condition) for name in _targets(node.left))
@@ -229,7 +232,7 @@ class _Module:
         return found
 
     @cached_property
-    def stores(self) -> list[SyntaxNode | None]:
+    def stores(self) -> list[_Node | None]:
         """The condition of each write to a memory, or None for one that may always happen."""
         return [write.condition for write in self._writes if write.target in self._declared[1]]
 
@@ -295,7 +298,7 @@ def _inserted(at: int, text: str) -> _Edit:
     return _Edit(at, at, text)
 
 
-def _single_if(statement: SyntaxNode) -> SyntaxNode | None:
+def _single_if(statement: _Node) -> _Node | None:
     """Returns the only statement of a process if it is an ``if`` of one assignment, else None."""
     if statement.kind == SyntaxKind.SequentialBlockStatement and len(statement.items) == 1:
         statement = statement.items[0]
@@ -304,7 +307,7 @@ def _single_if(statement: SyntaxNode) -> SyntaxNode | None:
     return statement if statement.statement.kind == SyntaxKind.ExpressionStatement else None
 
 
-def _sets(statement: SyntaxNode) -> set[str]:
+def _sets(statement: _Node) -> set[str]:
     """Returns the names that a statement of one assignment sets."""
     return set(_targets(statement.expr.left))
 

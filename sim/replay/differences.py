@@ -40,7 +40,7 @@ class Difference:
     octets: tuple[str, str] | None = None
 
 
-def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+def find_differences(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
     """Returns all differences of a run. ``memory`` is host memory after it."""
     return _told(
         _memory(plan, outcome, memory),
@@ -52,7 +52,9 @@ def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Dif
     )
 
 
-def compare_any_order(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+def find_differences_in_any_order(
+    plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]
+) -> list[Difference]:
     """Returns the differences that matter in whatever order, and however often, the frames arrived.
 
     These are memory, errors, entries that have a turn, and chunks that were not taken exactly once.

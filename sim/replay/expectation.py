@@ -60,6 +60,26 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
         offset, length = offset + count, length - count
 
 
+def completion_of(stream: int, event: Delivered, cookie: int) -> Completion:
+    """Returns the ring's entry for a message, in the first pass over the ring.
+
+    ``cookie`` is that of the buffer, if the message is untagged.
+    """
+    header = event.header
+    tagged = isinstance(header, TaggedHeader)
+    return Completion(
+        phase=1,
+        tagged=tagged,
+        status=Status.DELIVERED,
+        stream=stream,
+        tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
+        length=event.length,
+        cookie=event.begin % (1 << 32) if tagged else cookie,
+        rsvdulp=header.rsvdulp,
+        qn=header.qn if isinstance(header, UntaggedHeader) else 0,
+    )
+
+
 def model_access(access: Access) -> ModelAccess:
     """Returns rights in the model's own words, which it shares with nothing."""
     return reduce(or_, (ModelAccess[str(right.name)] for right in access), ModelAccess.NONE)
@@ -368,17 +388,7 @@ class Golden:
         buffer = None
         if isinstance(header, UntaggedHeader):
             buffer = self._buffers[stream, header.qn, header.msn]
-        completion = Completion(
-            phase=1,
-            tagged=buffer is None,
-            status=Status.DELIVERED,
-            stream=stream,
-            tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
-            length=event.length,
-            cookie=buffer.cookie if buffer else event.begin % (1 << 32),
-            rsvdulp=header.rsvdulp,
-            qn=buffer.qn if buffer else 0,
-        )
+        completion = completion_of(stream, event, buffer.cookie if buffer else 0)
         self.deliveries.append(Delivery(arrival, completion, buffer))
 
     def _fail(self, arrival: Arrival, number: ErrorNumber, header: bytes, length: int) -> None:

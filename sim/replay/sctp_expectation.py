@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ...hdl.spec import regs
-from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.sctp import Diversion, Function, Reason, State
+from ...hdl.spec.sctp import Diversion, Function, State
 from ..capture.sctp_traffic import (
     Control,
     End,
@@ -126,7 +126,9 @@ class SctpGolden(Golden):
                 self._item(step, step.end, item, ends=item is step.items[-1])
             # The record of a last chunk reports the packet's end, too.
             if not step.items or step.items[-1].stream is None:
-                packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
+                packet = Completion(
+                    1, kind=Kind.PACKET, length=len(step.items), cookie=step.end.number << 16
+                )
                 self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
         return self.deliveries[before:]
 
@@ -154,9 +156,10 @@ class SctpGolden(Golden):
             self._counters["CHUNKS_OUTSIDE"] += 1
         elif status in (ChunkStatus.ILLEGAL, ChunkStatus.SILENT):
             self._counters["CHUNKS_REFUSED"] += 1
-        chunk = _entry(
-            Kind.CHUNK,
-            status,
+        chunk = Completion(
+            1,
+            kind=Kind.CHUNK,
+            status=status,
             stream=number,
             tag=item.tsn,
             length=octets,
@@ -213,10 +216,12 @@ class SctpGolden(Golden):
         if isinstance(said, Control):
             if said.function == Function.TERMINATE:
                 self._terminated[stream.number] = frame
-            entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
+            entry = Completion(1, kind=Kind.CONTROL, stream=stream.number, tag=int(said.function))
             self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
         else:
-            entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
+            entry = Completion(
+                1, kind=Kind.SESSION, status=said.reason, stream=stream.number, tag=int(said.state)
+            )
             # The Terminate of the same frame may have its turn after the event.
             same = self._terminated.get(stream.number) == frame
             before = _BEFORE.get(said.state) if same else None
@@ -231,16 +236,3 @@ class SctpGolden(Golden):
         counts["EXCEPTIONS"] += self._diverted
         counts["DELIVERED"] = self.entries
         return counts | self._counters
-
-
-def _entry(
-    kind: Kind,
-    status: Status | ChunkStatus | Reason = Status.DELIVERED,
-    *,
-    stream: int = 0,
-    tag: int = 0,
-    length: int = 0,
-    cookie: int = 0,
-    ends: bool = False,
-) -> Completion:
-    return Completion(1, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)

@@ -1,4 +1,4 @@
-"""Writes a comparison as one self-contained HTML file.
+"""Writes the results of devices as one self-contained HTML file.
 
 ``page.html`` draws the data that is put into it as JSON: verdict, differences with their octets and
 place in a waveform, throughput, latency, occupancy, and the timeline of all segments.
@@ -13,7 +13,7 @@ from typing import Any
 from ..capture.streams import Tagged, Untagged
 from ..engines.compiled import waveform_time
 from ..replay.differences import Difference
-from .comparison import Comparison, Side
+from .device_results import DeviceResult, DeviceResults
 from .report import Run
 from .timeline import Segment, occupancy, segments, throughput
 
@@ -26,22 +26,22 @@ _PLACE = '"DATA"'
 _POINTS = 300
 
 
-def write(comparison: Comparison, path: Path) -> None:
+def write(results: DeviceResults, path: Path) -> None:
     """Write the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html(comparison), encoding="utf-8")
+    path.write_text(html(results), encoding="utf-8")
 
 
-def html(comparison: Comparison) -> str:
+def html(results: DeviceResults) -> str:
     """Its text."""
     data = {
-        "source": comparison.source,
-        "width": comparison.width,
-        "agrees": comparison.agrees,
-        "verdict": comparison.verdict,
-        "left_out": [str(each) for each in comparison.left_out],
-        "notes": comparison.notes,
-        "sides": [_side(side) for side in comparison.sides],
+        "source": results.source,
+        "width": results.width,
+        "agrees": results.agrees,
+        "verdict": results.verdict,
+        "left_out": [str(each) for each in results.left_out],
+        "notes": results.notes,
+        "sides": [_side(side) for side in results.devices],
         "differences": [
             {
                 "run": row.run,
@@ -50,7 +50,7 @@ def html(comparison: Comparison) -> str:
                 "expected": row.expected,
                 "got": {name: _difference(each) for name, each in row.got.items()},
             }
-            for row in comparison.rows()
+            for row in results.rows()
         ],
     }
     # No text inside a script may end the script.
@@ -67,7 +67,7 @@ def _difference(each: Difference) -> dict[str, Any]:
     return told
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: DeviceResult) -> dict[str, Any]:
     return {
         "name": side.name,
         "verdict": side.verdict,

@@ -12,13 +12,13 @@ from typing import Any
 
 from ...flow.tools import ToolError
 
-__all__ = ["draw", "prepare"]
+__all__ = ["draw", "make_folder"]
 
 _SIZE = (8, 4.5)
 Rows = list[dict[str, Any]]
 
 
-def prepare(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Makes the folder, before anything is measured.
 
     Raises

@@ -1,8 +1,8 @@
 """Tests which records of segments reach Delivery, and the spans of tagged messages."""
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.records import RecordFilter
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 
@@ -32,11 +32,7 @@ def passed(records, *, unordered=False):
             if valid:
                 found.append(record)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(monitor, background=True)
-    simulator.run()
+    simulate(dut, testbench, background=[monitor])
     return found
 
 

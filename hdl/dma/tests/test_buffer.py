@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.buffer import PacketBuffer, PacketBuffers
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 CONFIG = RnicConfig(width=64, buffer_octets=4096)
@@ -35,10 +35,7 @@ def test_the_beat_of_the_asked_buffer_is_read(sources):
                 was, at = asked[cycle - PacketBuffer.LATENCY]
                 assert got == beats[was][at], f"buffer {was}, beat {at}, cycle {cycle}"
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)
 
 
 def test_beats_are_freed_in_their_own_buffer():
@@ -61,7 +58,4 @@ def test_beats_are_freed_in_their_own_buffer():
             ctx.set(dut.free.valid, 0)
             assert await spaces(ctx) == expected
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)

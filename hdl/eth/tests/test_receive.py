@@ -182,7 +182,7 @@ def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):
         assert not octets, "a frame comes out whole"
 
     clocks = {"eth_rx": (8e-9, None), "sync": (16e-9, 3e-9)}
-    simulate(dut, write, read, background=[count], clocks=clocks)
+    simulate(dut, write, read, background=[count], clocks=clocks, limit=200_000)
     return out, dropped
 
 

@@ -6,7 +6,7 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from ddp_rnic.hdl.host.uart import UartBridge, UartReceive, UartTransmit
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import send, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -35,12 +35,8 @@ def test_octets_pass_at_rates_that_differ(clock, baud, skew):
     octets = bytes([0, 255, 0x55, 0xAA]) + random.Random(1).randbytes(12)
     seen = []
 
-    async def send(ctx):
-        for octet in octets:
-            ctx.set(dut.transmit.i.payload, octet)
-            ctx.set(dut.transmit.i.valid, 1)
-            await ctx.tick().until(dut.transmit.i.ready)
-        ctx.set(dut.transmit.i.valid, 0)
+    async def source(ctx):
+        await send(ctx, dut.transmit.i, octets)
         await ctx.tick().until(dut.transmit.i.ready)
         await ctx.tick().repeat(2 * clock // baud)
 
@@ -51,7 +47,7 @@ def test_octets_pass_at_rates_that_differ(clock, baud, skew):
             if valid:
                 seen.append(octet)
 
-    simulate(dut, send, background=[watch])
+    simulate(dut, source, background=[watch])
     assert bytes(seen) == octets
 
 

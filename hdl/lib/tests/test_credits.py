@@ -4,16 +4,9 @@ import random
 from collections import deque
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.credits import Credits
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
-
-
-def simulate(dut, testbench):
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
 
 
 def test_credits_are_never_more_than_the_limit():

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.quiet import Quiet
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 
@@ -24,10 +24,7 @@ def test_it_is_quiet_once_the_last_cycles_were_not_busy(cycles):
                 await ctx.tick()
                 since = 0 if busy else since + 1
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)
 
 
 @pytest.mark.parametrize("cycles", (0, 4))

@@ -9,7 +9,7 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from ddp_rnic.hdl.ddp.segment import Outcome, Segment, Verdict
+from ddp_rnic.hdl.ddp.segment import Outcome, Segment, SegmentVerdict
 from ddp_rnic.hdl.lib.crc32c import Crc32c
 from ddp_rnic.hdl.lib.testing import beats_of, make_simulator, send, simulate
 from ddp_rnic.hdl.mpa.intake import LlpBeat
@@ -42,7 +42,7 @@ class Front(wiring.Component):
                 "markers": In(1),
                 "store": Out(self.walker.store.signature),
                 "segments": Out(stream.Signature(Segment(config), always_ready=True)),
-                "verdicts": Out(stream.Signature(Verdict(config), always_ready=True)),
+                "verdicts": Out(stream.Signature(SegmentVerdict(config), always_ready=True)),
             }
         )
 

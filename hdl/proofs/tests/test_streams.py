@@ -54,7 +54,7 @@ BLOCKS = {
     "delivery": (
         lambda: Delivery(CONFIG),
         lambda: planted(
-            "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
+            "ddp.delivery", "beat.ready.eq(w.ready)", "beat.ready.eq(1)"
         ).Delivery(CONFIG),
     ),
     "dma.exceptions": (

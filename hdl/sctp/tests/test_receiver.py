@@ -43,6 +43,8 @@ CAPTURES = sorted(
 #: Cycles from a frame's last beat to its first item.
 LATENCY = {64: 76, 512: 78}
 WIDTHS = (64, 512)
+#: For tests that take half a minute at 512 bits.
+NARROW = (64, pytest.param(512, marks=pytest.mark.long))
 
 
 class Entry(NamedTuple):
@@ -337,7 +339,7 @@ def segment(size, stream=1, tsn=5):
     return DataChunk(tsn, stream, Ppid.SEGMENT, struct.pack(">H", tsn) + bytes(range(size)))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_packet_of_too_many_chunks_leaves_whole_and_nothing_hangs(width):
     most = MOST_CHUNKS
     counts = (3, most - 1, most, most + 1, 1200, 2, most - 1)
@@ -394,7 +396,7 @@ def seal(chunks):
     return octets[:8] + checksum(octets) + octets[12:]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_frame_that_the_buffer_cannot_hold_is_dropped_alone(width):
     good = carried(packet_of([segment(40)]))
     frames = [good, carried(packet_of([segment(40)] * 70)), bytes(9000), good, good]
@@ -403,7 +405,7 @@ def test_a_frame_that_the_buffer_cannot_hold_is_dropped_alone(width):
     assert fates == [Fate.TAKEN, Fate.DROPPED, Fate.DROPPED, Fate.TAKEN, Fate.TAKEN]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_nothing_is_lost_while_nothing_may_leave(width):
     good = carried(packet_of([segment(20, tsn=4), SackChunk(1)]))
     frames = [b"\1\2\3"] * 300 + [good, b"\0" * 60] * 60
@@ -430,7 +432,7 @@ def test_a_beat_or_an_item_a_cycle(width):
         assert cycles - few <= visits * (count - count // 2) + 8, chunks
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_latency_is_what_the_docstrings_say(width):
     """From the last beat of a frame to its first item, whatever the frame's length."""
     config = RnicConfig(width=width)

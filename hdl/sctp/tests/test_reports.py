@@ -5,7 +5,7 @@ import random
 import pytest
 from amaranth.lib import data, stream
 from ddp_rnic.hdl.ddp.item import Ticket, Verdict
-from ddp_rnic.hdl.ddp.turn import OrderedRecord
+from ddp_rnic.hdl.ddp.message_order import OrderedRecord
 from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.sctp.reports import Reports
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind, decode

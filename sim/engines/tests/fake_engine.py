@@ -31,6 +31,7 @@ from ddp_rnic.sim.engines.engine import (
     Wait,
     WriteRegister,
     checked,
+    no_counts,
 )
 from ddp_rnic.sim.engines.tests.fake_sctp import FakeSctp
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, UntaggedQueue
@@ -157,19 +158,7 @@ class _Device:
         self.writes: list[tuple[int, int]] = []
         self.polled: list[int] = []
         self.sctp = FakeSctp(self)
-        self.counters = dict.fromkeys(
-            (
-                "PLACED_SEGMENTS",
-                "PLACED_OCTETS",
-                "EXCEPTIONS",
-                "ERRORS",
-                "DROPPED",
-                "DIGEST_ERRORS",
-                "DELIVERED",
-                "EXCEPTIONS_DROPPED",
-            ),
-            0,
-        )
+        self.counters = no_counts(sctp=False)
 
     # -- registers --------------------------------------------------------------------------------
 

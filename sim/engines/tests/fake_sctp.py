@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dpkt
 import google_crc32c
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind
 from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
 from ddp_rnic.sim.engines.engine import ExceptionPacket
@@ -165,7 +165,9 @@ class FakeSctp:
         for number, chunk in enumerate(chunks, 1):
             told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
         if not chunks or not told:
-            self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
+            self.device.complete(
+                Completion(kind=Kind.PACKET, length=len(chunks), cookie=association << 16)
+            )
 
     def _chunk(self, association: int, first: int, count: int, chunk: bytes, *, ends: bool) -> bool:
         """Takes a chunk; returns whether it has a record."""
@@ -183,9 +185,11 @@ class FakeSctp:
         flags = chunk[1] & 7
         if flags in (4, 5, 6) and ppid in (16, 17):
             self._divert(association, tsn, chunk, Diversion.FRAGMENT)
-            self._entry(
-                Kind.CHUNK, ChunkStatus.HELD, stream=number, tag=tsn,
-                cookie=association << 16, ends=ends,
+            self.device.complete(
+                Completion(
+                    kind=Kind.CHUNK, status=ChunkStatus.HELD, stream=number, tag=tsn,
+                    cookie=association << 16, ends=ends,
+                )
             )  # fmt: skip
             return True
         good = flags == 7 and (
@@ -210,9 +214,11 @@ class FakeSctp:
         }.get(status)
         if name:
             self.counters[f"CHUNKS_{name}"] += 1
-        self._entry(
-            Kind.CHUNK, status, stream=number, tag=tsn, length=octets,
-            cookie=ssn | association << 16, ends=ends,
+        self.device.complete(
+            Completion(
+                kind=Kind.CHUNK, status=status, stream=number, tag=tsn, length=octets,
+                cookie=ssn | association << 16, ends=ends,
+            )
         )  # fmt: skip
         self._turns(number, after)
         return True
@@ -270,7 +276,9 @@ class FakeSctp:
 
     def _abort(self, number: int, reason: Reason) -> tuple[ChunkStatus, int]:
         session = self.sessions[number]
-        self._entry(Kind.SESSION, reason, stream=number, tag=session.state)
+        self.device.complete(
+            Completion(kind=Kind.SESSION, status=reason, stream=number, tag=int(session.state))
+        )
         session.state = State.ABORTED
         return ChunkStatus.ILLEGAL, 0
 
@@ -319,7 +327,9 @@ class FakeSctp:
                 else:
                     self.device._deliver(number, event)
             if function:
-                self._entry(Kind.CONTROL, stream=number, tag=function)
+                self.device.complete(
+                    Completion(kind=Kind.CONTROL, stream=number, tag=int(function))
+                )
             if function == Function.TERMINATE and session.next:
                 session.state = (
                     State.TERMINATE_RECEIVED if session.state is State.ESTABLISHED else State.CLOSED
@@ -330,21 +340,6 @@ class FakeSctp:
         self.device.counters["EXCEPTIONS"] += 1
         assert len(octets) <= self.device.config.exception_octets
         self.device.exceptions.append(ExceptionPacket(stream, sequence, octets, reason))
-
-    def _entry(
-        self,
-        kind: Kind,
-        status: Status | ChunkStatus | Reason = Status.DELIVERED,
-        *,
-        stream: int = 0,
-        tag: int = 0,
-        length: int = 0,
-        cookie: int = 0,
-        ends: bool = False,
-    ) -> None:
-        self.device.complete(
-            Completion(0, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)
-        )
 
 
 def _packet(frame: bytes) -> tuple[AssociationKey | None, bytes]:

@@ -33,11 +33,10 @@ from ddp_rnic.sim.engines.engine import (
     WriteRegister,
     operations_of,
 )
-from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay.differences import compare
 from ddp_rnic.sim.replay.host import GUARD, guard_octets
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
+from ddp_rnic.sim.replay.tests.agreeing import run
 
 A, B = "10.7.0.1", "10.7.0.2"
 STAG = 0x90190600
@@ -52,14 +51,6 @@ SIW = sorted(
 def plan_of(talk: Conversation, regions: list[Region], config: RnicConfig | None = None) -> Plan:
     (only,), _ = plan(talk.traffic(), regions, config or RnicConfig())
     return only
-
-
-def run(planned: Plan) -> np.ndarray:
-    """Returns host memory after a run that must agree."""
-    memory = planned.memory.copy()
-    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
-    assert compare(planned, outcome, memory) == []
-    return memory
 
 
 def received(planned: Plan, memory: np.ndarray, stream: int = 0, qn: int = 0) -> list[bytes]:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
@@ -64,12 +63,13 @@ from ddp_rnic.sim.model.sctp import (
     State,
     checksum,
 )
-from ddp_rnic.sim.replay.differences import Difference, compare
+from ddp_rnic.sim.replay.differences import Difference, find_differences
 from ddp_rnic.sim.replay.expectation import Expected, Record
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError
 from ddp_rnic.sim.replay.sctp_expectation import SctpGolden
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.replay.tests.agreeing import run
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
@@ -108,14 +108,6 @@ def plans_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> li
 def plan_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> Plan:
     (only,) = plans_of(frames, regions)
     return only
-
-
-def run(planned: Plan) -> np.ndarray:
-    """Returns host memory after a run that must agree."""
-    memory = planned.memory.copy()
-    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
-    assert compare(planned, outcome, memory) == []
-    return memory
 
 
 def golden(planned: Plan) -> SctpGolden:
@@ -1088,7 +1080,7 @@ def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
     spoil(outcome)
-    return compare(planned, outcome, memory)
+    return find_differences(planned, outcome, memory)
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -24,7 +24,7 @@ from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay.differences import compare, compare_any_order
+from ddp_rnic.sim.replay.differences import find_differences, find_differences_in_any_order
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import Region
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
@@ -65,7 +65,7 @@ def runs_of(
     for each in plans:
         memory = each.memory.copy()
         outcome = engine.run(each.config, each.operations, memory, ring=each.ring)
-        assert compare(each, outcome, memory) == []
+        assert find_differences(each, outcome, memory) == []
         assert not each.golden.errors
         runs.append(Run(each, outcome, memory, []))
     return runs
@@ -248,7 +248,7 @@ def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
                 operations = nearby(each.operations, controls, rng)
                 memory = each.memory.copy()
                 outcome = engine.run(each.config, operations, memory, ring=each.ring)
-                assert compare_any_order(each, outcome, memory) == []
+                assert find_differences_in_any_order(each, outcome, memory) == []
                 assert outcome.counters["CHUNKS_OUTSIDE"] == 0
 
 

@@ -1,4 +1,4 @@
-"""The cocotb test of the cocotb engine: plays the operations that it finds in a file."""
+"""The cocotb test of the cocotb engine: runs the operations that it finds in a file."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 from .cocotb_bench import RnicBench
 
 #: The environment variable with the directory of the files below.
-DIRECTORY = "DDP_RNIC_PLAY"
+DIRECTORY = "DDP_RNIC_RUN"
 PLAN, MEMORY, OUTCOME = "plan.pickle", "memory.bin", "outcome.pickle"
 
 
 @cocotb.test()
-async def play(dut: Any) -> None:
-    """Plays the plan, and writes host memory and the outcome to files."""
+async def run_operations(dut: Any) -> None:
+    """Runs the plan, and writes host memory and the outcome to files."""
     directory = Path(os.environ[DIRECTORY])
     operations, ring, stalls, faults, base = pickle.loads((directory / PLAN).read_bytes())
     memory = np.memmap(directory / MEMORY, np.uint8, "r+")
     bench = RnicBench(dut, memory, ring=ring, stalls=stalls, faults=faults, base=base)
     await bench.start()
-    await bench.play(operations)
+    await bench.run(operations)
     (directory / OUTCOME).write_bytes(pickle.dumps(await bench.outcome()))
     memory.flush()

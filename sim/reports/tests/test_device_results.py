@@ -21,7 +21,7 @@ from ddp_rnic.sim.capture.tests.associations import A, B, Peers
 from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.devices import play, tcp_sender
+from ddp_rnic.sim.devices import link, tcp_sender
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.devices.room import Room, check_fits
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
@@ -31,7 +31,7 @@ from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
 from ddp_rnic.sim.reports import page
-from ddp_rnic.sim.reports.comparison import Comparison, Side, run
+from ddp_rnic.sim.reports.device_results import DeviceResult, DeviceResults, run
 from ddp_rnic.sim.reports.timeline import occupancy, segments, throughput
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
@@ -100,7 +100,7 @@ def rtl(planned: Plan, waves: Path | None) -> Simulated:
 
 
 @pytest.fixture(scope="module")
-def side(plans: list[Plan]) -> Side:
+def side(plans: list[Plan]) -> DeviceResult:
     return run("rtl", rtl, plans)
 
 
@@ -120,7 +120,7 @@ def test_the_rtl_agrees_on_the_shipped_capture(tmp_path: Path) -> None:
     assert error.endswith("Base or bounds violation")
 
 
-def test_segments_come_in_are_placed_and_delivered_in_that_order(side: Side) -> None:
+def test_segments_come_in_are_placed_and_delivered_in_that_order(side: DeviceResult) -> None:
     assert not side.differences
     (played,) = side.runs
     known = segments(played)
@@ -149,7 +149,7 @@ def test_segments_come_in_are_placed_and_delivered_in_that_order(side: Side) -> 
         assert cycles <= each.octets // 8 + 3, each
 
 
-def test_plots_hold_all_octets(side: Side) -> None:
+def test_plots_hold_all_octets(side: DeviceResult) -> None:
     (played,) = side.runs
     known = segments(played)
     step, rates = throughput(played, known, 50)
@@ -182,14 +182,14 @@ def test_a_difference_is_shown_with_octets_and_cycle(tmp_path: Path) -> None:
     planned.golden.placements = [first, replace(spoilt, payload=payload)]
     waves = tmp_path / "rtl.vcd"
     side = run("rtl", rtl, [planned], waves=waves)
-    comparison = Comparison("<spoilt>", 64, [side])
-    (row,) = comparison.rows()
+    results = DeviceResults("<spoilt>", 64, [side])
+    (row,) = results.rows()
     difference = row.got["rtl"]
     assert row.what == "memory" and row.expected.startswith(f"{payload[7]:#04x} (stream 0")
     assert difference.got == f"{7:#04x}" and difference.octets == ("525d", "0708")
-    assert not comparison.agrees and side.waves == [waves]
+    assert not results.agrees and side.waves == [waves]
 
-    data = data_of(page.html(comparison))
+    data = data_of(page.html(results))
     assert data["source"] == "<spoilt>"
     (shown,) = data["differences"]
     assert shown["got"]["rtl"]["octets"] == ["525d", "0708"]
@@ -222,14 +222,14 @@ def bus_at(waves: Path, time: int) -> set[bytes]:
 def test_a_device_that_stops_is_a_difference(
     plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(play, "_PATIENCE", 0.3)
+    monkeypatch.setattr(link, "_PATIENCE", 0.3)
     (planned,) = plans
     more = replace(planned, operations=[*planned.operations, Await(10_000)])
     side = run("rtl", rtl, [more])
     assert side.failure == "10000 completions did not come" and side.verdict == "differs"
-    (row,) = Comparison("", 64, [side]).rows()
+    (row,) = DeviceResults("", 64, [side]).rows()
     assert (row.what, row.got["rtl"].got) == ("device", "10000 completions did not come")
-    assert "not come" in page.html(Comparison("", 64, [side]))
+    assert "not come" in page.html(DeviceResults("", 64, [side]))
 
 
 @pytest.mark.parametrize(

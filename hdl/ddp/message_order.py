@@ -5,14 +5,14 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.blockram import storage_of
 from ..lib.stream import Stage, Store, delayed, nibbles
-from ..lib.table import storage_of
 from .entry import MESSAGE
 from .precedence import Found, Overtaking, key_of
 from .state import ErrorState
 from .untagged import QN_BITS, Advanced, QueueState
 
-__all__ = ["Disordered", "OrderedRecord", "Turn", "TurnRecord"]
+__all__ = ["Disordered", "MessageOrder", "NextInOrder", "OrderedRecord"]
 
 QUEUE = 16
 
@@ -41,7 +41,7 @@ class OrderedRecord(data.StructLayout):
             **MESSAGE, "placed": 1, "complete": 1, "control": 1, "failed": 1, "sequence": 32})
 
 
-class TurnRecord(data.StructLayout):
+class NextInOrder(data.StructLayout):
     """An ``item`` (:class:`OrderedRecord`) that is next in order, with the result ``found`` of
     :class:`~.precedence.Overtaking` for it.
     """
@@ -57,7 +57,7 @@ class Disordered(data.StructLayout):
         super().__init__({"stream": 16, "sequence": 32})
 
 
-class Turn(wiring.Component):
+class MessageOrder(wiring.Component):
     """Delivers records in the order of their stream's DDP-SSNs.
 
     Each segment of an untagged queue must have the next MSN: in the order of submission, all
@@ -80,7 +80,7 @@ class Turn(wiring.Component):
         A stream that restarts. At most every second cycle.
     state : In(stream.Signature(QueueState(), always_ready=True))
         A queue and its next MSN.
-    o : Out(stream.Signature(TurnRecord()))
+    o : Out(stream.Signature(NextInOrder()))
         Either ``complete`` or ``control`` is set, or the segment is one that Precedence needs.
     advanced : Out(stream.Signature(Advanced()))
         An untagged message was delivered.
@@ -94,7 +94,7 @@ class Turn(wiring.Component):
             "i": In(stream.Signature(OrderedRecord())),
             "clear": In(stream.Signature(16, always_ready=True)),
             "state": In(stream.Signature(QueueState(), always_ready=True)),
-            "o": Out(stream.Signature(TurnRecord())),
+            "o": Out(stream.Signature(NextInOrder())),
             "advanced": Out(stream.Signature(Advanced())),
             "disordered": Out(stream.Signature(Disordered())),
         })
@@ -103,7 +103,7 @@ class Turn(wiring.Component):
         m = Module()
         m.submodules.errors = errors = ErrorState(self.streams)
         outs = {
-            "o": TurnRecord(), "advanced": Advanced(), "disordered": Disordered()}
+            "o": NextInOrder(), "advanced": Advanced(), "disordered": Disordered()}
         stores = {}
         for name, shape in outs.items():
             m.submodules[f"{name}_store"] = stores[name] = Store(shape, depth=QUEUE)

@@ -1,4 +1,4 @@
-"""Plays a plan on a device through the driver, as an engine does in simulation.
+"""Runs a plan on a device through the driver, as an engine does in simulation.
 
 The driver opens the device, pins its memory, and takes completions and events; the plan's
 operations write the tables. So any transport gives an :class:`~..engines.engine.Outcome` that can
@@ -37,7 +37,7 @@ from ..engines.engine import (
 )
 from ..replay.plan import Plan
 
-__all__ = ["Link", "play"]
+__all__ = ["Link", "run_plan"]
 
 #: After this many seconds without progress the player gives up.
 _PATIENCE = 10.0
@@ -47,7 +47,7 @@ _WORD = (1 << 32) - 1
 
 
 class Link(ABC):
-    """A device that a plan is played on.
+    """A device that a plan is run on.
 
     Attributes
     ----------
@@ -107,10 +107,10 @@ class _Listener(Context):
         self.taken.append(completion)
 
 
-def play(
+def run_plan(
     plan: Plan, link: Link, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Outcome, NDArray[np.uint8]]:
-    """Plays a plan; returns the outcome, and host memory.
+    """Runs a plan; returns the outcome, and host memory.
 
     Raises
     ------

@@ -1,16 +1,18 @@
 """Moderates interrupts by the number of completions that wait, and by the age of the oldest."""
 
 from amaranth import *
-from amaranth.lib import memory, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Coalesce"]
+from ..lib.blockram import BlockRam
+
+__all__ = ["InterruptModeration"]
 
 #: Completions whose time of arrival is remembered: one block RAM of 32 bits.
 STAMPS = 512
 
 
-class Coalesce(wiring.Component):
+class InterruptModeration(wiring.Component):
     """Decides when the completions that wait for the host raise an interrupt.
 
     ``irq`` is a level. It is high while completions wait and either their number is at least
@@ -41,9 +43,8 @@ class Coalesce(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stamps = stamps = memory.Memory(
-            shape=32, depth=STAMPS, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-        write, read = stamps.write_port(), stamps.read_port()
+        # A stamp that is written while it is read counts only after ``settled``.
+        m.submodules.stamps = stamps = BlockRam(32, STAMPS)
         now = Signal(32)
         waiting = Signal(16)
         some, enough, expired = Signal(), Signal(), Signal()
@@ -51,19 +52,17 @@ class Coalesce(wiring.Component):
         # The entry of the next completion is written with the time until that completion arrives.
         m.d.sync += now.eq(now + 1)
         m.d.comb += [
-            write.en.eq(1),
-            write.addr.eq(self.producer),
-            write.data.eq(now),
-            read.addr.eq(self.consumer),
+            stamps.write.valid.eq(1),
+            stamps.write.payload.address.eq(self.producer),
+            stamps.write.payload.data.eq(now),
+            stamps.address[0].eq(self.consumer),
         ]
-        # Without reset, to become the output register of the block RAM.
-        came, came_1 = Signal(32, reset_less=True), Signal(32)
+        came = Signal(32)
         age = Signal(32)
         late = Signal()
         m.d.sync += [
-            came.eq(read.data),
-            came_1.eq(came),
-            age.eq(now - came_1),
+            came.eq(stamps.data[0]),
+            age.eq(now - came),
             late.eq(age >= self.timeout),
         ]
 

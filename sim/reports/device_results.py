@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from ...sw_driver import RnicError
 from ..capture.pcap import LeftOut
-from ..devices.play import Link, play
+from ..devices.link import Link, run_plan
 from ..engines.engine import DeviceError
-from ..replay.differences import Difference, compare
+from ..replay.differences import Difference, find_differences
 from ..replay.plan import Plan
 from .report import Run, agreement
 
-__all__ = ["Comparison", "Row", "Side", "run"]
+__all__ = ["DeviceResults", "Row", "DeviceResult", "run"]
 
 #: Opens the link to a device for a plan; the second argument is the file for waves.
 Opener = Callable[[Plan, Path | None], Link]
 
 
 @dataclass
-class Side:
+class DeviceResult:
     """The results of the vectors on one device: a run of each plan, unless one failed."""
 
     name: str
@@ -54,18 +54,18 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Comparison:
+class DeviceResults:
     """The results of all devices. ``source`` names the capture or workload."""
 
     source: str
     width: int
-    sides: list[Side] = field(default_factory=list)
+    devices: list[DeviceResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
-        return not any(side.differences for side in self.sides)
+        return not any(side.differences for side in self.devices)
 
     @property
     def verdict(self) -> str:
@@ -74,7 +74,7 @@ class Comparison:
     def rows(self) -> list[Row]:
         """The differences, each once."""
         rows: dict[tuple[int, str, str, str], Row] = {}
-        for side in self.sides:
+        for side in self.devices:
             for at, each in side.differences:
                 key = at, each.what, each.where, each.expected
                 rows.setdefault(key, Row(*key, {})).got[side.name] = each
@@ -88,7 +88,7 @@ def run(
     *,
     waves: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Side:
+) -> DeviceResult:
     """Plays plans on a device, up to the first that fails.
 
     Parameters
@@ -107,18 +107,18 @@ def run(
     ToolError
         The device cannot be built on this machine.
     """
-    side = Side(name)
+    side = DeviceResult(name)
     for number, plan in enumerate(plans, 1):
         path = waves
         if waves is not None and len(plans) > 1:
             path = waves.with_stem(f"{waves.stem}-{number}")
         with open_link(plan, path) as link:
             try:
-                outcome, memory = play(plan, link, progress)
+                outcome, memory = run_plan(plan, link, progress)
             except (RnicError, DeviceError) as error:
                 side.failure = str(error)
                 return side
             finally:
                 side.waves += [path] if path is not None else []
-        side.runs.append(Run(plan, outcome, memory, compare(plan, outcome, memory)))
+        side.runs.append(Run(plan, outcome, memory, find_differences(plan, outcome, memory)))
     return side

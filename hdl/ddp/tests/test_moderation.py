@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from ddp_rnic.hdl.ddp.coalesce import STAMPS, Coalesce
+from ddp_rnic.hdl.ddp.moderation import STAMPS, InterruptModeration
 from ddp_rnic.hdl.lib.testing import simulate
 
 MODULUS = 1 << 16
@@ -12,7 +12,7 @@ LATENCY = 9
 
 
 def run(testbench):
-    dut = Coalesce()
+    dut = InterruptModeration()
 
     async def bench(ctx):
         await testbench(ctx, dut)

@@ -1,0 +1,167 @@
+"""Provides memories in block RAM whose value does not depend on the device when accesses collide.
+
+Devices differ in the value that block RAM returns for an address that is being written.
+:class:`BlockRam` says when that value has no meaning, and :class:`ForwardedTable` replaces it by
+the value that is being written.
+"""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .stream import nibbles
+
+__all__ = ["BlockRam", "ForwardedTable", "storage_of"]
+
+
+def _written(shape, depth):
+    return stream.Signature(
+        data.StructLayout({"address": range(depth), "data": shape}), always_ready=True)
+
+
+class BlockRam(wiring.Component):
+    """Stores items in block RAM, read through its output register.
+
+    An address that is read in the cycle in which it is written gives no value: ``data`` has no
+    meaning then, on any device. A user needs a reason why that never happens or does not matter; a
+    ring has one, because no place is read before it was written.
+
+    Latency: 2 cycles from ``address`` to ``data``. Throughput: one write and one read per port and
+    cycle. Reset: the items stay; at first all are 0. Errors: none.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Items.
+    reads : int
+        Number of read ports.
+
+    Members
+    -------
+    write : In(stream.Signature({address: range(depth), data: shape}, always_ready=True))
+    address : In(range(depth)).array(reads)
+    data : Out(shape).array(reads)
+    moves : In(1, init=1)
+        The addresses are read; otherwise the values that were read last stay.
+    shows : In(1, init=1)
+        The values that were read move to ``data``; otherwise ``data`` stays.
+    """
+
+    LATENCY = 2
+
+    def __init__(self, shape, depth, *, reads=1):
+        self.shape, self.depth = shape, depth
+        super().__init__({
+            "write": In(_written(shape, depth)),
+            "address": In(range(depth)).array(reads),
+            "data": Out(shape).array(reads),
+            "moves": In(1, init=1),
+            "shows": In(1, init=1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # Synthesis need not define the value of an address that is being written.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        write = storage.write_port()
+        m.d.comb += [
+            write.en.eq(self.write.valid),
+            write.addr.eq(self.write.payload.address),
+            Value.cast(write.data).eq(Value.cast(self.write.payload.data)),
+        ]
+        for k, (address, shown) in enumerate(zip(self.address, self.data, strict=True)):
+            read = storage.read_port()
+            # Without reset, to become the output register of the block RAM.
+            held = Signal(self.shape, name=f"held_{k}", reset_less=True)
+            m.d.comb += [
+                read.addr.eq(address),
+                read.en.eq(self.moves),
+                Value.cast(shown).eq(Value.cast(held)),
+            ]
+            with m.If(self.shows):
+                m.d.sync += held.eq(read.data)
+        return m
+
+
+class ForwardedTable(wiring.Component):
+    """Keeps a table in block RAM that is read, changed and written back, in any order.
+
+    A reader always sees the latest entry: the value includes every write up to and including the
+    cycle of its ``address``. A write that is on its way through the reader's own registers is not
+    in the table yet; the reader has to account for it.
+
+    Latency: 2 cycles from ``address`` to ``data``. Throughput: one write, and one read per port and
+    cycle. Reset: the entries stay; at first all are 0. Errors: none. ``data`` is one multiplexer
+    from registers.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Entries.
+    reads : int
+        Number of read ports.
+
+    Members
+    -------
+    write : In(stream.Signature({address: range(depth), data: shape}, always_ready=True))
+        Preferably from registers.
+    address : In(range(depth)).array(reads)
+    data : Out(shape).array(reads)
+    """
+
+    LATENCY = BlockRam.LATENCY
+
+    def __init__(self, shape, depth, *, reads=1):
+        self.shape, self.depth = shape, depth
+        super().__init__({
+            "write": In(_written(shape, depth)),
+            "address": In(range(depth)).array(reads),
+            "data": Out(shape).array(reads),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.ram = ram = BlockRam(self.shape, self.depth, reads=len(self.address))
+        wiring.connect(m, wiring.flipped(self.write), ram.write)
+        written = self.write.payload
+        # A value that is written in the cycle of a look-up travels beside the block RAM.
+        latest = [Signal(self.shape, name=f"latest_{k}", reset_less=True) for k in range(2)]
+        m.d.sync += [
+            Value.cast(latest[0]).eq(Value.cast(written.data)),
+            latest[1].eq(latest[0]),
+        ]
+        for k, (address, shown) in enumerate(zip(self.address, self.data, strict=True)):
+            equal = nibbles(address, written.address)
+            same = Signal(1 + len(equal), name=f"same_{k}")
+            clash = Signal(2, name=f"clash_{k}")
+            m.d.sync += [
+                same.eq(Cat(self.write.valid, equal)),
+                clash[1].eq(clash[0]),
+            ]
+            m.d.comb += [
+                clash[0].eq(same.all()),
+                ram.address[k].eq(address),
+                Value.cast(shown).eq(Mux(
+                    clash[1], Value.cast(latest[1]), Value.cast(ram.data[k]))),
+            ]
+        return m
+
+
+def storage_of(m, name, shape, depth, reads, written):
+    """Adds a :class:`ForwardedTable`; returns its value at each of ``reads``, 2 cycles later.
+
+    ``written`` is enable, address and data of the write port, preferably registers.
+    """
+    m.submodules[name] = table = ForwardedTable(shape, depth, reads=len(reads))
+    enable, address, value = written
+    m.d.comb += [
+        table.write.valid.eq(enable),
+        table.write.payload.address.eq(address),
+        Value.cast(table.write.payload.data).eq(value),
+        *(port.eq(read) for port, read in zip(table.address, reads, strict=True)),
+    ]
+    return list(table.data)

@@ -1,0 +1,67 @@
+"""Proves that memories return the item that was written last, whatever a device does."""
+
+from amaranth import *
+from amaranth.hdl import Cover
+
+from .harness import Harness, if_
+
+__all__ = ["Latest", "Stored"]
+
+
+class _Followed(Harness):
+    """Follows any one place of a memory, and the items that are written to it."""
+
+    DEPTH = 3
+
+    def rules(self, m):
+        dut = self.dut
+        write = dut.write.payload
+        self.place = self.any(range(dut.depth), name="place", constant=True)
+        self.writes = dut.write.valid & (write.address == self.place)
+        self.reads = dut.address[0] == self.place
+        self.item = Signal.like(Value.cast(write.data))
+        with m.If(self.writes):
+            m.d.sync += self.item.eq(write.data)
+
+
+class Stored(_Followed):
+    """Proves that :class:`~..lib.blockram.BlockRam` returns the item that was written last.
+
+    The item of a place that is read in the cycle in which it is written is not looked at. Assumes
+    nothing. By induction of depth ``DEPTH``.
+    """
+
+    def rules(self, m):
+        super().rules(m)
+        dut, inside = self.dut, self.inside
+        read, shown = Signal.like(self.item), Signal.like(self.item)
+        known, valid = Signal(), Signal()
+        with m.If(dut.moves):
+            m.d.sync += [read.eq(self.item), known.eq(self.reads & ~self.writes)]
+        with m.If(dut.shows):
+            m.d.sync += [shown.eq(read), valid.eq(known)]
+        self.always(if_(valid, dut.data[0] == shown), "the item that was written last")
+        self.lemma(inside.row("storage", self.place) == self.item, "it is stored")
+        self.lemma(if_(known, inside.read("storage") == read), "it is read")
+        m.d.comb += Cover(valid & (shown != 0) & (self.item != shown), "it is read before a write")
+
+
+class Latest(_Followed):
+    """Proves that :class:`~..lib.blockram.ForwardedTable` shows a reader the latest entry.
+
+    The entry includes the write of the cycle in which the reader gives the address. Assumes
+    nothing. By induction of depth ``DEPTH``.
+    """
+
+    def rules(self, m):
+        super().rules(m)
+        dut, inside = self.dut, self.inside
+        latest = Mux(self.writes, dut.write.payload.data, self.item)
+        seen, shown = self.past(latest), self.past(latest, 2)
+        asked, valid = self.past(self.reads), self.past(self.reads, 2)
+        self.always(if_(valid, dut.data[0] == shown), "the latest entry")
+        clash, storage = inside["clash_0"], "ram.storage"
+        self.lemma(inside.row(storage, self.place) == self.item, "it is stored")
+        found = Mux(clash[0], inside["latest_0"], inside.read(storage))
+        self.lemma(if_(asked, found == seen), "it is read")
+        m.d.comb += Cover(valid & clash[1] & (shown != 0), "a write is forwarded")

@@ -1,0 +1,73 @@
+"""Tests the proofs that memories return the item that was written last."""
+
+import pytest
+from ddp_rnic.hdl.lib.blockram import BlockRam, ForwardedTable
+from ddp_rnic.hdl.proofs.blockram import Latest, Stored
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
+
+DEPTH = 4
+#: Another device: of a place that is read while it is written, it returns no item of any cycle.
+OTHER_DEVICE = planted(
+    "lib.blockram",
+    "            with m.If(self.shows):\n                m.d.sync += held.eq(read.data)\n",
+    """
+            collides = Signal(name=f"collides_{k}")
+            with m.If(read.en):
+                m.d.sync += collides.eq(write.en & (write.addr == read.addr))
+            with m.If(self.shows):
+                m.d.sync += held.eq(Mux(collides, ~read.data, read.data))
+""",
+)
+
+
+def test_block_ram_returns_the_item_that_was_written_last():
+    proof = induction(Stored(BlockRam(2, DEPTH)), depth=Stored.DEPTH)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Stored(BlockRam(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "PASS", proof.log
+
+
+def test_block_ram_returns_the_item_that_was_written_last_on_another_device():
+    proof = bounded(Stored(OTHER_DEVICE.BlockRam(2, DEPTH), lemmas=False), depth=10)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "kind", (ForwardedTable, OTHER_DEVICE.ForwardedTable), ids=["this", "other"]
+)
+def test_a_reader_of_a_table_sees_the_latest_entry_on_any_device(kind):
+    proof = induction(Latest(kind(2, DEPTH)), depth=Latest.DEPTH)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Latest(kind(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("read.en.eq(self.moves)", "read.en.eq(1)"),
+        ("with m.If(self.shows):", "with m.If(1):"),
+    ],
+    ids=["moves", "shows"],
+)
+def test_block_ram_that_errs_is_caught(old, new):
+    bug = planted("lib.blockram", old, new)
+    proof = bounded(Stored(bug.BlockRam(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "FAIL", proof.log
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("clash[0].eq(same.all())", "clash[0].eq(0)"),
+        ("same.eq(Cat(self.write.valid, equal))", "same.eq(Cat(C(1, 1), equal))"),
+        ("nibbles(address, written.address)", "nibbles(address[1:], written.address[1:])"),
+        ("clash[1], Value.cast(latest[1])", "clash[1], Value.cast(latest[0])"),
+    ],
+    ids=["none", "valid", "address", "late"],
+)
+def test_a_table_that_errs_is_caught(old, new):
+    bug = planted("lib.blockram", old, new)
+    proof = bounded(Latest(bug.ForwardedTable(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "FAIL", proof.log

@@ -172,8 +172,8 @@ class Endpoint(Owner):
     async def disconnect(self, timeout: float | None = 10.0) -> None:
         """Ends the connection gracefully.
 
-        Posted requests are sent, this side's half is closed, and the peer has to close its half. If the
-        peer does not do so within ``timeout`` seconds, the connection is aborted, and
+        Posted requests are sent, this side's half is closed, and the peer has to close its half. If
+        the peer takes more than ``timeout`` seconds, the connection is aborted, and
         :class:`.ConnectTimeout` is raised.
         """
         with suppress(StateError):  # it has ended already

@@ -38,7 +38,7 @@ class Owner(ABC):
 
 
 class Pump:
-    """Hands FPDUs to a device, and passes the device's reports to the connections, in an event loop.
+    """Hands FPDUs to a device, and passes the device's reports to connections, in an event loop.
 
     The pump works from the moment in which octets are handed over until the device is idle; in
     between it uses no time.

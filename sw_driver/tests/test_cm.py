@@ -166,12 +166,13 @@ def test_private_data_have_512_octets_with_the_fields_of_revision_2(pd: PD, revi
 
 def test_what_cannot_be_asked_for_connects_to_nobody(pd: PD) -> None:
     async def test() -> None:
-        for options, message in [
+        attempts: list[tuple[dict[str, Any], str]] = [
             ({"ird": 65}, "ird must be from 0 to 64, which is the depth of the device's queues"),
             ({"revision": 1, "peer_to_peer": True}, "revision must be 2 for peer to peer"),
             ({"mulpdu": 127}, "mulpdu must be from 128 to 64768, not 127"),
             ({"timeout": "soon"}, "timeout must be seconds, or None"),
-        ]:
+        ]
+        for options, message in attempts:
             with pytest.raises(InvalidRequest, match=message):
                 await connect(pd, "127.0.0.1", 1, **options)
 

@@ -273,12 +273,12 @@ class Ring(wiring.Component):
         started, allowed, room = Signal(), Signal(), Signal()
         issue = Signal()
         good, bad = Signal(), Signal()
-        # Masks for ``issued``: the bits of an entry's place, and the one that gives the phase.
-        mask, turn = Signal(15), Signal(16)
+        # Masks for ``issued``: the bits of an entry's index, and the one that gives the phase.
+        mask, lap = Signal(15), Signal(16)
         with m.If(self.enable & ~started):
             m.d.sync += [
                 mask.eq(Cat(self.size > k for k in range(15))),
-                turn.eq(Cat(self.size == k for k in range(16))),
+                lap.eq(Cat(self.size == k for k in range(16))),
             ]
 
         # An entry is free if ``issued`` is at or past ``consumer`` by less than the ring's size.
@@ -326,10 +326,10 @@ class Ring(wiring.Component):
         with m.If(restarts):
             m.d.sync += [issued.eq(0), producer.eq(0), failed.eq(0)]
         m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
-        self._write(m, mask, turn, credits, go=room & credits.ok, issue=issue)
+        self._write(m, mask, lap, credits, go=room & credits.ok, issue=issue)
         return m
 
-    def _write(self, m, mask, turn, credits, *, go, issue):
+    def _write(self, m, mask, lap, credits, *, go, issue):
         """Sends a completion in beats, and its address, once one is there and ``go`` is high."""
         width = self.config.width
         beats = max(1, 8 * completion.OCTETS // width)
@@ -359,7 +359,7 @@ class Ring(wiring.Component):
         step_1, step_2 = Signal(), Signal()
         first_1, first_2, first_3 = Signal(), Signal(), Signal()
         beat_1, beat_2 = Signal(beat), Signal(beat)
-        entry_1, turn_1 = Signal.like(mask), Signal.like(turn)
+        entry_1, lap_1 = Signal.like(mask), Signal.like(lap)
         low_2, low_3 = Signal(half + 1), Signal(half)
         high_3 = Signal(64 - 5 - half)
         entry = self.i.payload.as_value()
@@ -376,11 +376,11 @@ class Ring(wiring.Component):
             entry_1.eq(self.issued & mask),
         ]
         with m.If(issue):
-            m.d.sync += turn_1.eq(self.issued & turn)
+            m.d.sync += lap_1.eq(self.issued & lap)
         with m.If(step_1):
             m.d.sync += [beat_2.eq(beat_1), low_2.eq(self.base[5 : 5 + half] + entry_1)]
             with m.If(beat_1.last):
-                m.d.sync += beat_2.data[phase_bit].eq(~turn_1.any())
+                m.d.sync += beat_2.data[phase_bit].eq(~lap_1.any())
         with m.If(step_2):
             m.d.sync += [low_3.eq(low_2), high_3.eq(self.base[5 + half :] + low_2[half])]
         m.d.comb += [

@@ -5,7 +5,7 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.cdc import PulseSynchronizer
 from amaranth.lib.wiring import In, Out
 
-from ..dma.outlet import ExceptionBeat
+from ..dma.output_queue import ExceptionBeat
 from ..eth.rgmii import GmiiOctet
 from ..eth.transmit import FrameTransmit
 from ..spec import board

@@ -60,7 +60,7 @@ class _Ending(data.StructLayout):
 
     Members
     -------
-    items : range(places of the hold)
+    items : range(depth of the hold)
         Items of the frame that are held, without the last one.
     sctp, oversize : 1
         Those of the :class:`~.walker.SctpSegment`.

@@ -324,7 +324,7 @@ def test_an_error_on_one_stream_leaves_the_association_alone(
         assert array[:5] == b"right"
 
 
-def test_a_closed_association_is_the_hosts_and_its_place_is_free(
+def test_a_closed_association_is_the_hosts_and_its_slot_is_free(
     context: Context, simulated: SimTransport
 ) -> None:
     array = bytearray(100)
@@ -346,10 +346,10 @@ def test_a_closed_association_is_the_hosts_and_its_place_is_free(
             assert [each.reason for each in simulated.exceptions()[before:]] == [Diversion.FRAME]
             with pytest.raises(StateError, match="is closed"):
                 association.poll()
-    assert array[:6] == b"mmmine" and not context.places and len(context.numbers) == 64
+    assert array[:6] == b"mmmine" and not context.association_slots and len(context.numbers) == 64
 
 
-def test_many_associations_have_their_places_and_packets(
+def test_many_associations_have_their_slots_and_packets(
     context: Context, simulated: SimTransport
 ) -> None:
     pd, cq = PD(context), CQ(context)
@@ -359,7 +359,7 @@ def test_many_associations_have_their_places_and_packets(
         associate(context, paths=[end, (f"10.8.{n}.1", HOST)], tag=n, streams=1)
         for n, end in enumerate(ends)
     ]
-    assert len(context.places) == 128
+    assert len(context.association_slots) == 128
     with pytest.raises(ResourceExhausted, match="all 64 associations are in use"):
         associate(context, streams=1)
     with pd.register(array) as region:

@@ -117,9 +117,9 @@ class Bench:
         dut, table = self.dut, {}
         for key in self.entries:
             for move in insert(table, key, self.config.associations):
-                table[move.way, move.place] = move.key
+                table[move.way, move.slot] = move.key
                 values = self.entries[move.key]._asdict() | move.key._asdict() | {"valid": 1}
-                ctx.set(dut.write.payload, {"way": move.way, "place": move.place, "entry": values})
+                ctx.set(dut.write.payload, {"way": move.way, "slot": move.slot, "entry": values})
                 ctx.set(dut.write.valid, 1)
                 await ctx.tick()
                 ctx.set(dut.write.valid, 0)

@@ -456,7 +456,7 @@ class Strobes(Harness):
         self.always(if_(due, ~beat.exception), "for the bus")
         m.d.comb += Cover(due & self.past(goes) & (kept.low != 0), "beats")
 
-        # Where they are: four registers, the one that waits for the next slot, and the output queue.
+        # Where they are: four registers, the one that waits for the next slot, and the output.
         join = {name: inside[f"join.{name}"] for name in ("here", "there", "ends")}
         held = _slot(slot, inside["held"])
         stages = [

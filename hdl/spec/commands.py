@@ -218,7 +218,7 @@ def set_association(move: Move, *, first: int, count: int, number: int = 0) -> t
 def clear_association(way: int, slot: int) -> tuple[Write, ...]:
     """Empties an entry of the association table."""
     where = regs.pack("ASSOC_SLOT", way=way, slot=slot)
-    return _write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+    return _write("ASSOC", FLAGS=0, SLOT=where, COMMIT=1)
 
 
 def tell_session(
@@ -257,7 +257,7 @@ def clear_tables(*, stags: int, streams: int, associations: int = 0) -> list[Wri
         for way in range(WAYS):
             for slot in range(1 << slot_bits(associations)):
                 where = regs.pack("ASSOC_SLOT", way=way, slot=slot)
-                steps += _write("ASSOC", PLACE=where, COMMIT=1)
+                steps += _write("ASSOC", SLOT=where, COMMIT=1)
     steps.append(Write("STREAM_FLAGS", 0))
     for number in range(streams):
         steps += _write("STREAM", INDEX=number, COMMIT=1)

@@ -1237,7 +1237,7 @@ def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
                     elif isinstance(each, Illegal):
                         aborted.add((sid, current[sid]))
                 if item.segment is not None:
-                    placed[sid, item.segment.session, item.segment.turn] = item.segment.ulpdu
+                    placed[sid, item.segment.session, item.segment.sequence] = item.segment.ulpdu
         assert aborted == ended, f"seed {seed}"
         assert placed == received, f"seed {seed}"
         plans_of(peers.frames)

@@ -1,11 +1,12 @@
 """Delivers every message whose octets are all in host memory, by writing its completion."""
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
+from ..lib.blockram import BlockRam
 from ..lib.credits import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
 from ..spec import completion
@@ -136,18 +137,14 @@ class Due(wiring.Component):
             self.shape, depth=self.config.backlog, relaxed=self.config.relaxed)
         m.submodules.failed = failed = Store(16, depth=QUEUE)
         m.submodules.stage = stage = Stage(16)
-        m.submodules.states = states = memory.Memory(
-            shape=1, depth=self.config.streams, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        read, write = states.read_port(), states.write_port()
+        m.submodules.states = states = BlockRam(1, self.config.streams)
+        write = states.write
         clear_1 = Signal.like(self.clear.p)
         clears = Signal()
         head = Signal(self.shape)
         some, due = Signal(), Signal()
         leaves, moves = Signal(), Signal()
         left = Signal(2)
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(reset_less=True)
         retires, fails = Signal(), Signal()
 
         # When a placement is retired, its stream's state is written one cycle before the first
@@ -166,9 +163,9 @@ class Due(wiring.Component):
             clear_1.eq(self.clear.payload),
             failed.i.valid.eq(fails),
             failed.i.payload.eq(self.done.payload.stream),
-            write.en.eq(clears | fails),
-            write.data.eq(~clears),
-            write.addr.eq(Mux(clears, clear_1, self.done.payload.stream)),
+            write.valid.eq(clears | fails),
+            write.payload.data.eq(~clears),
+            write.payload.address.eq(Mux(clears, clear_1, self.done.payload.stream)),
         ]
         with m.If(retires):
             m.d.sync += self.retired.eq(self.retired + 1)
@@ -180,10 +177,10 @@ class Due(wiring.Component):
             return ~(self.retired - count)[15]
 
         m.d.comb += [
-            leaves.eq(some & due & ~write.en),
+            leaves.eq(some & due & ~write.valid),
             moves.eq(~some | leaves),
             waiting.o.ready.eq(moves),
-            read.addr.eq(head.stream),
+            states.address[0].eq(head.stream),
         ]
         m.d.sync += due.eq(Mux(moves, reached(waiting.o.payload.count), reached(head.count)))
         with m.If(moves):
@@ -191,13 +188,10 @@ class Due(wiring.Component):
         with m.If(moves & waiting.o.valid):
             m.d.sync += head.eq(waiting.o.payload)
 
-        m.d.sync += [
-            left.eq(Cat(leaves, left)),
-            held.eq(read.data),
-        ]
+        m.d.sync += left.eq(Cat(leaves, left))
         m.d.comb += [
             self.o.valid.eq(left[1]),
-            self.o.payload.eq(held),
+            self.o.payload.eq(states.data[0]),
             self.busy.eq(waiting.o.valid | some | left.any()),
         ]
         return m

@@ -57,7 +57,8 @@ class Delay(wiring.Component):
 
     def _ring(self, m, value, cycles, name):
         # An entry is read just before it is written: in the same cycle in distributed RAM; in the
-        # cycle before in block RAM, which takes one cycle more to read.
+        # cycle before in block RAM, which takes one cycle more to read. Not a BlockRam, so that
+        # both kinds of memory have the same ring.
         depth = cycles - 1
         m.submodules[name] = storage = memory.Memory(
             shape=self.shape, depth=depth, init=[],

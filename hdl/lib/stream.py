@@ -358,7 +358,7 @@ class Prefetch(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         # If a slot is written in the cycle in which it is read, the value read is not used.
-        # Therefore synthesis need not define it.
+        # Therefore synthesis need not define it. Not a BlockRam, which is built from this module.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

@@ -158,7 +158,7 @@ class Survives(_Reorder):
             "waiting.ram.held_0", "waiting.latest_0", "waiting.latest_1")]
         clash = inside["waiting.clash_0"]
         valid = _Waiting()(inside.row("waiting.ram.storage", own)).valid
-        marked = inside.row("slot_records", own)
+        marked = inside.row("slot_records.storage", own)
         clearing = any_of(each.close & (each.slot == own) for each in step)
         self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > slot),
                        ~valid | clearing), "it was cleared")
@@ -173,9 +173,10 @@ class Survives(_Reorder):
         probes = [opened & each.probe & (each.slot == own) for each in step]
         for k in (1, 2):
             self.lemma(if_(probes[k] & seen[k - 1], ~marked), "a probe finds a new record")
-        read = inside.read("slot_records")
+        read = inside.read("slot_records.storage")
         self.lemma(if_(probes[3] & inside["found"], ~read), "it reads that record")
-        self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "it takes that record")
+        held = inside["slot_records.held_0"]
+        self.lemma(if_(probes[4] & self.moves, ~held), "it takes that record")
 
 
 class Ended(_Reorder):
@@ -337,7 +338,7 @@ class Kept(_Reorder):
             stores, clears = self.stores & mine, self.clears & mine
             valid = (waiting.valid | stores) & ~clears
             final = Mux(stores, step[4].ticket.final, waiting.final)
-            record = Mux(stores, inside["record"], inside.row("slot_records", at))
+            record = Mux(stores, inside["record"], inside.row("slot_records.storage", at))
             ahead, ssn = Signal(exact_log2(window)), Signal(16)
             m.d.comb += [ahead.eq(k - following), ssn.eq(following + ahead)]
             here = holds.bit_select(ahead, 1)

@@ -18,11 +18,11 @@ is needed: no item of a stream enters Reorder while items of the stream that wai
 """
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.item import Ticket, Verdict
-from ..lib.blockram import storage_of
+from ..lib.blockram import BlockRam, storage_of
 from ..lib.stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
 from .window import Arrival, Judged, Window, slot_of
 
@@ -282,7 +282,6 @@ class Reorder(wiring.Component):
         own = slot_of(last.stream, last.ssn, self.window)
         final = Signal()
         record = Signal(self.shape, reset_less=True)
-        held = Signal(self.shape, reset_less=True)
         m.d.comb += [
             drain.state.eq(drained),
             self.next.eq(guide.next),
@@ -296,22 +295,20 @@ class Reorder(wiring.Component):
         self._decide(m, step, waiting, state, stores, clears, moves)
 
         # Records: an item's comes from the queue beside the pipeline, a probe's from the slot.
-        m.submodules.slot_records = slot_records = memory.Memory(
-            shape=self.shape, depth=slots, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        write, read = slot_records.write_port(), slot_records.read_port()
+        m.submodules.slot_records = slot_records = BlockRam(self.shape, slots)
         m.d.comb += [
             records.o.ready.eq(step[3].item),
-            write.en.eq(stores),
-            write.addr.eq(own),
-            Value.cast(write.data).eq(record),
-            read.addr.eq(step[2].slot),
+            slot_records.write.valid.eq(stores),
+            slot_records.write.payload.address.eq(own),
+            Value.cast(slot_records.write.payload.data).eq(record),
+            slot_records.address[0].eq(step[2].slot),
             leaving.i.valid.eq(moves),
-            Value.cast(leaving.i.payload).eq(Mux(step[4].item, record, held)),
+            Value.cast(leaving.i.payload).eq(Mux(
+                step[4].item, record, Value.cast(slot_records.data[0]))),
             overs.i.valid.eq(moves & final),
             overs.i.payload.eq(last.stream),
         ]
-        m.d.sync += [Value.cast(record).eq(records.o.payload), held.eq(read.data)]
+        m.d.sync += Value.cast(record).eq(records.o.payload)
         return m
 
     def _issue(self, m):

@@ -38,7 +38,7 @@ def test_a_check_that_is_not_made_is_caught(old, new):
 
 
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
-    bug = planted("lib.table", "            (write.en, write.addr),\n", "")
+    bug = planted("lib.table", "            (write.valid, write.payload.address),\n", "")
 
     def stags(entries):
         return bug.Table(StagEntry(entries), entries, live="valid")

@@ -88,7 +88,7 @@ BUGS = {
         Kept, "self.after.eq(self.after + 1)]", "self.after.eq(self.after + 2)]",
         {"items": [(0, 3), (0, 2), (0, 1), (0, 0)]}),
     "another record is read": (
-        Kept, "read.addr.eq(step[2].slot)", "read.addr.eq(step[1].slot)",
+        Kept, "address[0].eq(step[2].slot)", "address[0].eq(step[1].slot)",
         {"items": [(0, 2), (0, 1), (0, 0)]}),
     "a slot is not cleared": (
         Kept, "clears.eq((probe & leaves) | step[3].close)", "clears.eq(step[3].close)",

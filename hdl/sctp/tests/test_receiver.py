@@ -415,7 +415,7 @@ def test_nothing_is_lost_while_nothing_may_leave(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_beat_or_an_item_a_cycle(width):
+def test_one_beat_or_item_per_cycle(width):
     for chunks, count in (([segment(100)], 80), ([SackChunk(1)] * 8, 40), ([], 200)):
         frames = [carried(packet_of(chunks))] * count
         _, few = run(width, frames[: count // 2], ours())

@@ -152,59 +152,56 @@ class DdpSession:
 
 
 @dataclass(frozen=True)
-class Enter:
+class _OfEnd:
+    """An action of the host at one end of an association."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Enter(_OfEnd):
     """The host sets up an association: writes its entry, and forgets the sessions of its
     streams.
     """
 
-    frame: int
-    end: End
-
-    @property
-    def host(self) -> str:
-        return self.end.local.address
-
 
 @dataclass(frozen=True)
-class Leave:
+class Leave(_OfEnd):
     """The host removes an association."""
 
+
+@dataclass(frozen=True)
+class _OfStream:
+    """An action of the host that receives a stream."""
+
     frame: int
-    end: End
+    stream: SctpStream
 
     @property
     def host(self) -> str:
-        return self.end.local.address
+        return self.stream.destination.address
 
 
 @dataclass(frozen=True)
-class Tell:
+class Tell(_OfStream):
     """The host is about to send a control message on a stream; ``session`` is set up with it.
 
     With INITIATE, ``tsn`` is the highest TSN that it has received.
     """
 
-    frame: int
-    stream: SctpStream
     function: Function
     tsn: int
     session: DdpSession | None = None
 
-    @property
-    def host(self) -> str:
-        return self.stream.destination.address
-
 
 @dataclass(frozen=True)
-class Abort:
+class Abort(_OfStream):
     """The host ends a stream's session: a chunk's record says DUPLICATE, but its TSN is new."""
-
-    frame: int
-    stream: SctpStream
-
-    @property
-    def host(self) -> str:
-        return self.stream.destination.address
 
 
 class Fate(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -75,18 +76,26 @@ class CQ(Closing):
         self.context = context
         self.messages = ddp.CQ(context, cqe)
         self.qps: dict[KnownStream, KnownQP] = {}
+        #: Called by any thread, with the context locked, after a completion was added.
+        self.notify: Callable[[], object] = ddp.nobody
         self._entries: deque[WC] = deque()
 
     def put(self, wc: WC) -> None:
         """Adds a completion."""
         self._entries.append(wc)
-        self.messages.wake()
+        self.context.wake()
+        self.notify()
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         """Returns at most ``num_entries`` completions that are present, the oldest first."""
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self.serve()
+            return self.take(num_entries)
+
+    def take(self, num_entries: int) -> list[WC]:
+        """Returns at most ``num_entries`` completions of messages that were processed already."""
+        with self.context.lock:
             count = min(num_entries, len(self._entries))
             return [self._entries.popleft() for _ in range(count)]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.devices.live import Peer, SimTransport
-from ddp_rnic.sim.devices.rdma import MpaSource
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
@@ -33,6 +32,7 @@ from ddp_rnic.sw_driver import (
     StreamState,
     WcStatus,
 )
+from ddp_rnic.sw_driver.cm import MpaSource
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until

@@ -377,12 +377,17 @@ class Context(Closing):
         """Does the work of :meth:`settle` in steps, one for each look at the device."""
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
-            state, before = self.registers.read("STATUS"), self._consumed
-            self._serve(SERVED)
-            # An idle device may have completions for which the ring had no room.
-            if state & RING_ERROR or (state & IDLE and self._consumed == before):
+            if self.look(SERVED):
                 return
             yield
+
+    def look(self, most: int) -> bool:
+        """Takes events, and at most ``most`` completions; returns whether no work is in flight."""
+        with self.lock:
+            state, before = self.registers.read("STATUS"), self._consumed
+            self._serve(most)
+            # An idle device may have completions for which the ring had no room.
+            return bool(state & RING_ERROR or (state & IDLE and self._consumed == before))
 
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pins octets, and writes their pages to free slots of the device's page table."""

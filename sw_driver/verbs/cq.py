@@ -98,6 +98,8 @@ class CQ(Closing):
         with context.lock:
             context.check()
             self.context, self.cqe = context, cqe
+            #: Called by any thread, with the context locked, after something was added.
+            self.notify: Callable[[], object] = nobody
             self.streams: set[KnownStream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
@@ -115,12 +117,12 @@ class CQ(Closing):
             wc.stream.stop()
         else:
             self._entries.append(wc)
-        self.context.wake()
+        self.wake()
 
     def put_error(self, error: StreamError) -> None:
         """Adds the error of a stream that has failed."""
         self._errors.append(error)
-        self.context.wake()
+        self.wake()
 
     def wait_until(self, also: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until a completion or an error is present, or until ``also`` returns True.
@@ -137,6 +139,7 @@ class CQ(Closing):
     def wake(self) -> None:
         """Makes the threads in :meth:`wait_until` look again."""
         self.context.wake()
+        self.notify()
 
     # -- for the user -----------------------------------------------------------------------------
 
@@ -223,6 +226,10 @@ class CQ(Closing):
             self.context.cqs.discard(self)
             self.closed = True
             self.context.wake()
+
+
+def nobody() -> None:
+    """Does nothing, for a queue of which nobody wants to be notified."""
 
 
 def refresh(taken: Iterable[WC]) -> None:

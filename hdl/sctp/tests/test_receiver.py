@@ -414,7 +414,7 @@ def test_nothing_is_lost_while_nothing_may_leave(width):
     assert [len(items) for items in came[300:]] == [3, 1] * 60
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
 def test_one_beat_or_item_per_cycle(width):
     for chunks, count in (([segment(100)], 80), ([SackChunk(1)] * 8, 40), ([], 200)):
         frames = [carried(packet_of(chunks))] * count

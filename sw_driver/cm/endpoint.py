@@ -22,7 +22,7 @@ from ..rdmap import CQ, QP, WC
 from ..verbs.context import Context
 from ..verbs.pd import PD
 from .connection import Connection
-from .errors import ConnectionLost, ConnectTimeout, Disconnected, Terminated
+from .errors import ConnectError, ConnectionLost, ConnectTimeout, Disconnected, Terminated
 from .framing import MULPDU
 from .pump import Owner, Pump
 
@@ -111,6 +111,11 @@ class Endpoint(Owner):
         return self.connection.qp
 
     @property
+    def ended(self) -> bool:
+        """True if nothing more can be sent or received."""
+        return self.closed or self.connection.closed
+
+    @property
     def private_data(self) -> bytes:
         """Returns the private data of the peer's start-up frame."""
         frame = self.connection.request or self.connection.reply
@@ -142,7 +147,7 @@ class Endpoint(Owner):
 
         def there() -> bool:
             taken.extend(self._take(num_entries))
-            return bool(taken) or self.closed
+            return bool(taken) or self.ended
 
         if not await self.until(there, timeout):
             raise RnicTimeout(f"no completion came within {timeout} seconds")
@@ -154,7 +159,8 @@ class Endpoint(Owner):
 
     def _take(self, num_entries: int) -> list[WC]:
         if not self.closed:
-            return self.cq.take(num_entries)
+            # At the end, those that were flushed are still to be processed.
+            return self.cq.poll(num_entries) if self.ended else self.cq.take(num_entries)
         return [self._left.popleft() for _ in range(min(num_entries, len(self._left)))]
 
     async def disconnected(self, timeout: float | None = None) -> Exception | None:
@@ -165,7 +171,7 @@ class Endpoint(Owner):
         Exception or None
             The reason, if the connection did not end gracefully.
         """
-        if not await self.until(lambda: self.closed or self._half_closed, timeout):
+        if not await self.until(lambda: self.ended or self._half_closed, timeout):
             raise RnicTimeout(f"the peer did not disconnect within {timeout} seconds")
         return self.reason()
 
@@ -218,7 +224,8 @@ class Endpoint(Owner):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
+        # A connection that has ended lingers until the peer has received the last octets.
+        if error is None or (isinstance(error, ConnectError) and self.ended):
             await self.disconnect()
         else:
             self.abort()

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from ..base.buffers import copy_of
 from ..base.checks import flag, instance, integer, seconds
-from ..base.errors import StateError
+from ..base.errors import RnicTimeout, StateError
 from ..rdmap import QP
 from ..verbs.context import Context
 from ..verbs.pd import PD
@@ -401,9 +401,21 @@ class Listener:
             request.close()
         self._requests.put_nowait(None)
 
-    async def request(self) -> ConnectRequest:
-        """Waits for the next peer that asks for a connection."""
-        request = None if self._sock is None else await self._requests.get()
+    async def request(self, timeout: float | None = None) -> ConnectRequest:
+        """Waits for the next peer that asks for a connection.
+
+        Raises
+        ------
+        RnicTimeout
+            None came within ``timeout`` seconds.
+        """
+        request = None
+        try:
+            async with asyncio.timeout(seconds("timeout", timeout)):
+                if self._sock is not None:
+                    request = await self._requests.get()
+        except TimeoutError as error:
+            raise RnicTimeout(f"no peer asked for a connection within {timeout} seconds") from error
         if request is None:
             self._requests.put_nowait(None)
             raise StateError("the listener is closed")

@@ -72,9 +72,11 @@ class Pump:
     def report(self, owner: Owner) -> None:
         """Notes that the device has reported something; any thread may call this."""
         self._ready.add(owner)
+        if self.loop.is_closed():
+            return
         if threading.get_ident() == self._thread:
             self._start()
-        elif not self.loop.is_closed():
+        else:
             self.loop.call_soon_threadsafe(self._start)
 
     def remove(self, owner: Owner) -> None:

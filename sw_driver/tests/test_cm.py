@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 from ddp_rnic.sim.devices.live import SimTransport
-from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, WcStatus
+from ddp_rnic.sw_driver import (
+    PD,
+    Access,
+    Context,
+    Device,
+    InvalidRequest,
+    RnicTimeout,
+    StateError,
+    WcStatus,
+)
 from ddp_rnic.sw_driver.cm import (
+    ConnectionManager,
     ConnectRequest,
+    ConnectTimeout,
     Disconnected,
     Endpoint,
     Listener,
@@ -166,13 +178,89 @@ def test_private_data_have_512_octets_with_the_fields_of_revision_2(pd: PD, revi
 
 def test_what_cannot_be_asked_for_connects_to_nobody(pd: PD) -> None:
     async def test() -> None:
-        for options, message in [
+        attempts: list[tuple[dict[str, Any], str]] = [
             ({"ird": 65}, "ird must be from 0 to 64, which is the depth of the device's queues"),
             ({"revision": 1, "peer_to_peer": True}, "revision must be 2 for peer to peer"),
             ({"mulpdu": 127}, "mulpdu must be from 128 to 64768, not 127"),
             ({"timeout": "soon"}, "timeout must be seconds, or None"),
-        ]:
+        ]
+        for options, message in attempts:
             with pytest.raises(InvalidRequest, match=message):
                 await connect(pd, "127.0.0.1", 1, **options)
 
     run(test)
+
+
+def test_two_servers_on_one_device_do_not_mix(pd: PD) -> None:
+    async def test() -> None:
+        async with Listener(pd) as one, Listener(pd) as other:
+            ends = []
+            for listener in (one, other, one, other):
+                name = b"one" if listener is one else b"other"
+                client = asyncio.create_task(connect(pd, "127.0.0.1", listener.port, name))
+                request = await listener.request(5)
+                assert request.private_data == name
+                server = await request.accept(name)
+                ends.append((await client, server))
+                assert ends[-1][0].private_data == name
+            await asyncio.gather(*(talk(pd, *end) for end in ends))
+            for end in ends:
+                await finish(*end)
+            with pytest.raises(RnicTimeout, match="no peer asked for a connection within 0.05 se"):
+                await one.request(0.05)
+
+    run(test)
+
+
+def test_a_post_of_another_thread_is_sent_without_further_ado(pd: PD) -> None:
+    async def test() -> None:
+        client, server, _ = await pair(pd)
+        server.qp.post_recv(bytearray(5), wr_id="received")
+        thread = threading.Thread(target=client.qp.post_send, args=(Opcode.SEND, b"hello"))
+        thread.start()
+        assert [wc.wr_id for wc in await server.wait(10)] == ["received"]
+        thread.join()
+        assert [wc.opcode for wc in await client.wait(10)] == [Opcode.SEND]
+        await finish(client, server)
+
+    run(test)
+
+
+def test_programs_without_asyncio_wait_for_each_call(pd: PD) -> None:
+    before = threading.active_count()
+    with ConnectionManager(pd) as manager, manager.listen() as listener:
+        outcome: list[object] = []
+
+        def serve() -> None:
+            buffer = bytearray(8)
+            request = listener.request(10)
+            with request.accept(b"yes", prepare=lambda qp: qp.post_recv(buffer)) as server:
+                outcome.extend(wc.status for wc in server.wait(10))
+                server.qp.post_send(Opcode.SEND, buffer)
+                outcome.append(server.disconnected(10))
+            listener.request(10).reject(b"no")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        answer = bytearray(8)
+        with manager.connect(
+            "127.0.0.1", listener.port, prepare=lambda qp: qp.post_recv(answer, wr_id="answer")
+        ) as client:
+            assert client.private_data == b"yes"
+            client.qp.post_send(Opcode.SEND, b"question", wr_id="question")
+            done: list[object] = []
+            while len(done) < 2:
+                done += [wc.wr_id for wc in client.wait(10)]
+            with pytest.raises(RnicTimeout):
+                client.wait(0)
+        assert done == ["question", "answer"] and answer == b"question"
+        with pytest.raises(Rejected, match="refuses the connection"):
+            manager.connect("127.0.0.1", listener.port)
+        thread.join()
+        assert outcome == [GOOD, None]
+        with pytest.raises(ConnectTimeout):
+            manager.connect("127.0.0.1", listener.port, timeout=0.05)
+        left = listener.request(5)  # and the end of the block drops it
+    with pytest.raises(StateError, match="the connection manager is closed"):
+        left.reject()
+    assert threading.active_count() == before

@@ -69,7 +69,10 @@ def invalidated_stag(header: Header) -> int | None:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The payload of an RDMA Read Request, RFC 5040 section 4.4."""
+    """The payload of an RDMA Read Request, RFC 5040 section 4.4.
+
+    The driver has its own, because the model judges the driver.
+    """
 
     sink_stag: int
     sink_to: int

@@ -364,17 +364,8 @@ class ClientPD(PD):
             self.number = context.make(protocol.Domain())
             context.pds.add(self)
 
-    def close(self) -> None:
-        with self.context.lock:
-            if self.closed:
-                return
-            for stream in list(self.streams):
-                stream.close()
-            for region in list(self.regions):
-                region.close()
-            self.context.remove(Object.DOMAIN, self.number)
-            self.closed = True
-            self.context.pds.discard(self)
+    def _remove(self) -> None:
+        self.context.remove(Object.DOMAIN, self.number)
 
 
 class ClientMR(MR):

@@ -259,7 +259,7 @@ def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
         ({"opcode": Opcode.RDMA_READ, "buffer": b"12"}, "this bytes is read-only"),
     ],
 )
-def test_requests_that_cannot_be_are_told_and_do_nothing(
+def test_requests_that_cannot_be_are_reported_and_do_nothing(
     bench: Bench, arguments: dict, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -808,7 +808,7 @@ def test_errors_that_the_device_finds_go_to_the_peer(bench: Bench) -> None:
     assert bench.qp.sent is not None and bench.qp.sent.code == ddp.MESSAGE_TOO_LONG.code
 
 
-def test_a_wrong_crc_is_told_without_headers(bench: Bench) -> None:
+def test_a_wrong_crc_is_reported_without_headers(bench: Bench) -> None:
     """RFC 5044 section 8: no octet of an FPDU with a wrong CRC can be trusted."""
     bench.qp.post_recv(bytearray(4))
     (segment,) = bench.peer.source.untagged(0, b"1234", rsvdulp=0x43 << 32)

@@ -87,9 +87,12 @@ class PD(Closing):
                 stream.close()
             for region in list(self.regions):
                 region.close()
+            self._remove()
             self.closed = True
             self.context.pds.discard(self)
-            self.context.domains.append(self.number)
+
+    def _remove(self) -> None:
+        self.context.domains.append(self.number)
 
 
 class MR(Closing):

@@ -321,7 +321,7 @@ def test_an_fpdu_that_the_buffer_cannot_hold_is_marked_and_not_stored(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_beat_a_cycle_or_an_fpdu_a_cycle_where_more_begin(width):
+def test_one_beat_per_cycle_or_one_fpdu_per_cycle_where_more_begin(width):
     packets, starts = [], []  # starts: FPDUs that begin in each beat
     for length in (2, 16, 40, 62, 90):
         fpdus = lay_out([bytes(length)] * 30, 0, markers=False)

@@ -368,7 +368,7 @@ def test_a_graceful_teardown_transfers_what_was_posted_and_then_closes(bench: Be
     assert one.qp.sent is one.qp.received is other.qp.sent is other.qp.received is None
 
 
-def test_a_half_closed_connection_is_told_of_and_sending_goes_on(bench: Bench) -> None:
+def test_a_half_closed_connection_is_reported_and_sending_goes_on(bench: Bench) -> None:
     """Section 6.2.1: "DDP SHOULD indicate the half-closed state to the ULP, and continue to process
     outbound data transfer requests normally. Following this event, when the Local Peer ULP requests
     graceful teardown, DDP MUST indicate to the LLP that it SHOULD perform a graceful close of the

@@ -412,6 +412,7 @@ class Connection:
             return
         self._ended = True
         if self._cutter.within:
+            self._qp.settle()
             self._qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
         else:
             self._qp.half_close()

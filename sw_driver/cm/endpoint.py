@@ -37,6 +37,9 @@ _READ = 1 << 16
 _LINGER = 1.0
 #: Linux: nothing is added to the TCP segment of these octets, so that an FPDU has its own.
 _ALONE = socket.MSG_EOR if sys.platform == "linux" else 0
+#: How many of the longest FPDUs the device's buffer holds, so that the device places one of them
+#: while it receives the next ones.
+_HELD = 4
 #: The largest maximum segment size that Linux accepts.
 _MOST_MSS = 32767
 
@@ -46,7 +49,7 @@ def prepare_socket(sock: socket.socket, context: Context) -> None:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sizes = context.capabilities
-    longest = RnicConfig(width=sizes.width, buffer_octets=sizes.buffer).longest_fpdu * 4
+    longest = RnicConfig(width=sizes.width, buffer_octets=sizes.buffer).longest_fpdu * 4 // _HELD
     with suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, min(longest, _MOST_MSS))
 
@@ -280,8 +283,8 @@ class Endpoint(Owner):
     def serve(self) -> None:
         if not self.closed:
             try:
-                self.cq.serve()
-            except RnicError as error:
+                self.cq.process()
+            except Exception as error:
                 self.fail(error)
             else:
                 self._progress()

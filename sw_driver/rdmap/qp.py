@@ -516,10 +516,7 @@ class QP(KnownQP):
         response can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
         """
         with self.context.lock:
-            if self.state is QPState.RTS:
-                # Earlier messages are processed first.
-                self.context.settle()
-                self.cq.serve()
+            self.settle()
             if self.state is not QPState.RTS or self.half_closed:
                 return
             self.half_closed = True
@@ -532,6 +529,13 @@ class QP(KnownQP):
             self._reads.clear()
             self._unsent = deque(request for request in self._unsent if not request.done)
             self._transmit()
+
+    def settle(self) -> None:
+        """Processes the messages that the device has received so far."""
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                self.context.settle()
+                self.cq.serve()
 
     def disconnect(self) -> None:
         """Notes that the LLP connection is lost, or closed in both directions."""

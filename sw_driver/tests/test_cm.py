@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from ddp_rnic.sw_driver import (
     InvalidRequest,
     RnicTimeout,
     StateError,
+    UnsupportedDevice,
     WcStatus,
 )
 from ddp_rnic.sw_driver.cm import (
@@ -32,7 +34,10 @@ from ddp_rnic.sw_driver.cm import (
     Rtr,
     connect,
 )
+from ddp_rnic.sw_driver.prm import connect as connect_to_manager
 from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.tests.managed import managed
+from ddp_rnic.sw_driver.transports.recorded import Recorder
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 GOOD = WcStatus.SUCCESS
@@ -264,3 +269,17 @@ def test_programs_without_asyncio_wait_for_each_call(pd: PD) -> None:
     with pytest.raises(StateError, match="the connection manager is closed"):
         left.reject()
     assert threading.active_count() == before
+
+
+def test_a_device_that_takes_no_packets_of_the_host_says_so(tmp_path: Path) -> None:
+    async def test(context: Context) -> None:
+        with PD(context) as pd:
+            await connect(pd, "127.0.0.1", 1)
+
+    with SimTransport() as sim, Recorder(sim, tmp_path / "session") as recorder:
+        with Device(recorder).open() as context:
+            with pytest.raises(UnsupportedDevice, match="Recorder cannot hand the device what a s"):
+                asyncio.run(test(context))
+    with managed(tmp_path), connect_to_manager(tmp_path / "rnic.sock") as shared:
+        with pytest.raises(UnsupportedDevice, match="a manager shares .*: open the device"):
+            asyncio.run(test(shared))

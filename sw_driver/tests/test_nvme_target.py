@@ -49,7 +49,7 @@ class Host:
         answer = bytearray(16)
         self.qp.post_recv(answer, wr_id="answer")
         if memory and descriptor != IN_CAPSULE:
-            region = self.pd.register(memory, ALL)
+            region = self.pd.register(memory, ALL, stream=self.qp.stream)
             length = len(memory).to_bytes(3, "little")
             struct.pack_into("<Q3sIB", capsule, 24, region.to, length, region.stag, descriptor)
         elif memory:

@@ -98,6 +98,8 @@ class ReadRequest:
         """Returns the octets that the responder sends; None if it must refuse (RFC 5040
         section 5.2.1).
         """
+        if not self.length:  # nothing is checked then
+            return b""
         region = memory.lookup(self.source_stag)
         if region is None or not region.allows(stream=stream, pd=pd):
             return None

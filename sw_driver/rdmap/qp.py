@@ -426,8 +426,10 @@ class QP(KnownQP):
     def _invalidate(self, stag: int, message: ddp.WC) -> None:
         """Revokes the STag before the message is delivered (section 5.3)."""
         region = self._region(stag, message, wire.CANNOT_INVALIDATE)
-        # A region in which receives are posted, or that an incomplete Read writes, stays.
-        if region.posted or any(read.sink is region for read in self._requests):
+        # Section 8.1.1: a peer must not invalidate an STag that several streams share. A region in
+        # which receives are posted, or that an incomplete Read writes, stays, too.
+        shared = region.stream is None and len(self.pd.streams) > 1
+        if shared or region.posted or any(read.sink is region for read in self._requests):
             raise _Refused(wire.CANNOT_INVALIDATE, message)
         region.revoke()
 

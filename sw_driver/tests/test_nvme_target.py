@@ -49,7 +49,7 @@ class Host:
         answer = bytearray(16)
         self.qp.post_recv(answer, wr_id="answer")
         if memory and descriptor != IN_CAPSULE:
-            region = self.pd.register(memory, ALL)
+            region = self.pd.register(memory, ALL, stream=self.qp.stream)
             length = len(memory).to_bytes(3, "little")
             struct.pack_into("<Q3sIB", capsule, 24, region.to, length, region.stag, descriptor)
         elif memory:
@@ -182,8 +182,8 @@ def test_what_a_host_must_not_ask_for_has_its_status_and_the_queue_goes_on(pd: P
             words = (40, "<Q", start), (48, "<H", blocks - 1)
             answer = await one.command(opcode, *words, namespace=namespace, data=data)
             assert answer[0] == status, (status, opcode, start)
-        blocks = (48, "<H", 1)
-        short = await one.command(1, blocks, namespace=1, data=block, descriptor=IN_CAPSULE)
+        two = (48, "<H", 1)
+        short = await one.command(1, two, namespace=1, data=block, descriptor=IN_CAPSULE)
         assert short[0] == 0x4002
         answer = await one.command(2, namespace=1, data=block, descriptor=IN_CAPSULE)
         assert answer[0] == 0x4002  # there is no room for data in a capsule of an answer

@@ -16,7 +16,7 @@ from ddp_rnic.hdl.mpa.intake import LlpBeat
 from ddp_rnic.hdl.mpa.verdict import Judge
 from ddp_rnic.hdl.mpa.walker import MpaWalker
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.mpa import MpaSender, crc32c
 
 
 def lay_out(ulpdus, position, *, markers, good=lambda k: True):
@@ -263,6 +263,29 @@ def test_a_stream_without_crc_takes_any_crc_field(width):
     fpdus = lay_out([bytes(20), bytes(90)], 0, markers=False, good=lambda k: False)
     _, verdicts, _, _ = run_front(width, [(0, b"".join(fpdus))], crc=False)
     assert [v.outcome for v in verdicts] == [Outcome.GOOD] * 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_padding_and_the_contents_of_markers_do_not_matter(width):
+    """Section 4.1: PAD is "ignored by the receiver (except for CRC checking)"; section 4.2: a
+    marker's Reserved field is "ignored on receive", and its two lowest bits are treated as zero.
+    """
+    ulpdus = [bytes(n) for n in (601, 19, 40)]
+    fpdus, at = [bytearray(each) for each in lay_out(ulpdus, 0, markers=True)], 0
+    for ulpdu, fpdu in zip(ulpdus, fpdus, strict=True):
+        pad = -(len(ulpdu) + 2) % 4
+        fpdu[-4 - pad : -4] = b"\xff" * pad
+        for marker in range(-at % 512, len(fpdu), 512):
+            fpdu[marker : marker + 4] = b"\xff" * 4
+        fpdu[-4:] = crc32c(bytes(fpdu[:-4]))
+        at += len(fpdu)
+    segments, verdicts, _, _ = run_front(width, [(0, b"".join(fpdus))], markers=True)
+    assert [v.outcome for v in verdicts] == [Outcome.GOOD] * 3
+    starts = [sum(len(each) for each in fpdus[:k]) for k in range(3)]
+    assert [s.sequence for s in segments] == starts
+    for ulpdu, segment in zip(ulpdus, segments, strict=True):
+        header = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20]
+        assert segment.header.to_bytes(20, "little") == header
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -135,6 +135,33 @@ def test_limits_that_the_peer_leaves_open_are_ones_own(bench: Bench) -> None:
     assert parsed is not None and parsed[0].enhanced == asked
 
 
+def test_an_initiator_keeps_the_limits_that_the_responder_leaves_open(bench: Bench) -> None:
+    """RFC 6581 section 9.1: "The initiator MUST leave its local endpoint ORD value unchanged upon
+    receiving a responder IRD value of 0x3FFF", and so with its IRD.
+    """
+    initiator = bench.make(ird=5, ord=7)
+    initiator.connect()
+    initiator.data_to_send()
+    answer = Enhanced(ird=0x3FFF, ord=0x3FFF)
+    initiator.receive(StartupFrame(kind="reply", revision=2, enhanced=answer).encode())
+    assert (initiator.qp.ird, initiator.qp.ord, initiator.qp.sent) == (5, 7, None)
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_first_fpdu_with_a_wrong_crc_does_not_let_the_responder_send(
+    bench: Bench, crc: bool
+) -> None:
+    """RFC 5044 section 7.1.2: "MPA Responder mode implementations MUST receive and validate at
+    least one FPDU before sending any FPDUs or Markers."
+    """
+    initiator, responder = bench.pair({"crc": crc}, {"crc": crc})
+    responder.qp.post_send(Opcode.SEND, b"1")
+    initiator.qp.post_send(Opcode.RDMA_WRITE)
+    octets = initiator.data_to_send()
+    responder.receive(octets[:-1] + bytes([octets[-1] ^ 1]))
+    assert bool(responder.data_to_send()) != crc
+
+
 def test_the_responder_is_silent_until_the_first_fpdu(bench: Bench) -> None:
     """RFC 5044 section 7.1.2: the responder must not send an FPDU before it has received one."""
     initiator, responder = bench.pair({}, {})
@@ -224,6 +251,9 @@ def test_a_request_can_be_refused(bench: Bench, revision: int) -> None:
     assert initiator.closed and responder.closed
     assert isinstance(initiator.error, Rejected)
     assert initiator.reply is not None and initiator.reply.private_data == b"no"
+    # RFC 6581 section 9.1: IRD and ORD reach the ULP "for both MPA Accept and Reject messages".
+    if revision == 2:
+        assert enhanced_of(initiator.reply) == Enhanced(ird=16, ord=16)
     with pytest.raises(StateError, match="the peer refuses"):
         _ = initiator.qp
     with pytest.raises(StateError, match="no request that waits"):
@@ -426,7 +456,7 @@ def test_wireshark_reads_what_endpoints_say(bench: Bench, tmp_path: Path) -> Non
     initiator, responder = bench.pair({}, {})
     talk(bench, initiator, responder)
     responder.qp.post_recv(bytearray(1))
-    stag = bench.pd.register(bytearray(8)).stag
+    stag = bench.pd.register(bytearray(8), stream=responder.qp.stream).stag
     initiator.qp.post_send(Opcode.SEND_WITH_INV, b"1", stag=stag, solicited=True)
     initiator.qp.post_send(Opcode.RDMA_READ, bytearray(8), stag=stag)
     bench.carry(initiator, responder)

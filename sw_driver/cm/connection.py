@@ -418,10 +418,13 @@ class Connection:
             self._qp.half_close()
 
     def lost(self, error: ConnectError) -> None:
-        """Notes that TCP has failed."""
-        self._end(self.error or error)
+        """Notes that TCP has failed, unless a Terminate that came before ends the connection."""
         if self._qp is not None:
-            self._qp.disconnect()
+            self._qp.settle()
+        if not self.closed:
+            self._end(error)
+            if self._qp is not None:
+                self._qp.disconnect()
 
 
 def _least(ours: int, theirs: int) -> int:

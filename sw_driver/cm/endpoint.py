@@ -29,7 +29,7 @@ from .pump import Owner, Pump
 __all__ = ["Endpoint", "prepare_socket"]
 
 #: How many octets of a connection may wait for the device before its socket is no longer read.
-_WINDOW = 1 << 18
+_WINDOW = 1 << 16
 #: How many octets one call reads.
 _READ = 1 << 16
 #: How many seconds the socket stays open for the peer's end after this side has given up, so that
@@ -100,7 +100,8 @@ class Endpoint(Owner):
         self._scheduled = False
         self._outgoing: deque[bytes | memoryview] = deque()
         self._reading = self._writing = False
-        self._eof = self._half_closed = self._shut = self.closed = False
+        self._eof = self._half_closed = self._shut = False
+        self._lingers = self.closed = False
         self._timers: list[asyncio.TimerHandle] = []
         self._failure: Exception | None = None
         self._left: deque[WC] = deque()  # completions, after the end
@@ -202,7 +203,9 @@ class Endpoint(Owner):
         if not self.closed:
             if self._sock is not None:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._failure = self._failure or ConnectionLost("this side has aborted the connection")
+            if not self.ended:
+                lost = ConnectionLost("this side has aborted the connection")
+                self._failure = self._failure or lost
             self._close()
 
     def reason(self) -> Exception | None:
@@ -315,6 +318,9 @@ class Endpoint(Owner):
         try:
             self._finish(self._sock)
         except OSError as error:
+            # The peer may have sent a Terminate before it reset the connection.
+            self._outgoing.clear()
+            self._drain(self._sock)
             self._lose(error)
         except Exception as error:
             self.fail(error)
@@ -331,8 +337,9 @@ class Endpoint(Owner):
         if connection.finished and not self._outgoing and not self._shut:
             self._shut = True
             sock.shutdown(socket.SHUT_WR)
-            if connection.closed:
-                self._timers.append(self._loop.call_later(_LINGER, self._close))
+        if connection.closed and not self._lingers:
+            self._lingers = True
+            self._timers.append(self._loop.call_later(_LINGER, self._close))
         if self._shut and self._eof and connection.closed:
             self._close()
         elif not self.closed:
@@ -368,6 +375,12 @@ class Endpoint(Owner):
             else:
                 self._loop.remove_reader(sock)
 
+    def _drain(self, sock: socket.socket) -> None:
+        """Takes the octets that came before TCP failed."""
+        with suppress(OSError, RnicError):
+            while octets := sock.recv(_READ):
+                self.connection.receive(octets)
+
     def _readable(self, sock: socket.socket) -> None:
         try:
             octets = sock.recv(_READ)
@@ -387,8 +400,7 @@ class Endpoint(Owner):
         self._progress()
 
     def _lose(self, error: OSError) -> None:
-        ended = self.connection.closed
-        if not ended:
+        if not self.ended:
             self.connection.lost(
                 ConnectionLost(f"the connection to {self.peer} is lost ({error}): connect again")
             )

@@ -132,6 +132,7 @@ def test_a_host_uses_the_disk(pd: PD) -> None:
         assert status == 0 and struct.unpack_from("<Q", data) == (256,) and data[130] == 9
         assert (await admin.command(9, (40, "<B", 7), (44, "<I", 0x30003)))[1] == 0x10001
         assert await admin.command(0x18) == (0, 0, b"")
+        assert await admin.command(2, (40, "<B", 2), space=512) == (0, 0, bytes(512))
 
         one = await queue(pd, port, 1)
         assert (await one.fabrics(CONNECT, (42, "<H", 1), data=names(number)))[0] == 0

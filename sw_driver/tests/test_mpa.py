@@ -140,6 +140,16 @@ def test_markers_octet_by_octet() -> None:
     assert fourth[-4:] == model.crc32c(fourth[:-4]), "the marker before it is a part of it"
 
 
+def test_pointers_are_right_where_the_position_passes_2_32() -> None:
+    """Section 4.3: "this computation MUST take into account that the TCP sequence number could have
+    wrapped between the Marker and the header."
+    """
+    source = MpaSource(2000, crc=True, markers=True)
+    source._position = (1 << 32) - 400
+    (fpdu,) = source.tagged(1, 0, bytes(1200), rsvdulp=0)
+    assert [fpdu[at : at + 4].hex() for at in (400, 912)] == ["00000190", "00000390"]
+
+
 def test_padding_and_markers_do_not_matter_to_where_an_fpdu_ends() -> None:
     """Section 4.1: "The pad data MUST be set to zero by the sender and ignored by the receiver";
     section 4.2: "The Reserved field MUST be [...] ignored on receive (except for CRC calculation)".

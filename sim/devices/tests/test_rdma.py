@@ -114,6 +114,13 @@ def test_crcs_and_markers_are_as_the_frames_say(
     assert (request.crc, request.markers, reply.crc, reply.markers) == (*ours, *theirs)
     assert (request.enhanced is not None) == (reply.enhanced is not None) == (revision == 2)
     talk(bench, initiator, responder)
+    # Section 4.4: "After receipt of an MPA startup declaration indicating that its peer requires
+    # CRCs, an MPA instance MUST continue generating and checking CRCs".
+    octets = b"".join(octets for back, octets in bench.carried[2:] if not back)
+    frames = MpaReceiver(crc=ours[0] or theirs[0], markers=theirs[1]).receive(octets)
+    for frame in frames:
+        assert isinstance(frame, Fpdu)
+        assert (frame.raw[-4:] != bytes(4)) == (ours[0] or theirs[0])
 
 
 def test_ird_and_ord_are_what_both_can(bench: Bench) -> None:
@@ -281,9 +288,17 @@ def test_a_connection_that_begins_otherwise_is_closed(
 
 
 @pytest.mark.parametrize(
-    "answer", [StartupFrame(kind="request"), StartupFrame(kind="reply", revision=1)]
+    "answer",
+    [
+        StartupFrame(kind="request"),
+        StartupFrame(kind="request", revision=2),
+        StartupFrame(kind="reply", revision=1),
+    ],
 )
 def test_an_answer_that_is_none_closes(bench: Bench, answer: StartupFrame) -> None:
+    """RFC 5044 section 7.1.2: "MPA implementations MUST use the difference between the MPA Request
+    Frame and the MPA Reply Frame to check for incorrect "Initiator/Initiator" startups."
+    """
     initiator = bench.make()
     initiator.connect()
     initiator.receive(answer.encode())

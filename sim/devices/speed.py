@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...hdl.spec.config import RnicConfig
+from ...sw_driver import MR, PD, Access, Device
 from ...sw_driver.cm import Endpoint, Listener, connect
 from ...sw_driver.rdmap import QP, Opcode
-from ...sw_driver.verbs.context import Device
-from ...sw_driver.verbs.pd import MR, PD, Access
 from ..engines.engine import DeviceError
 from .live import SimTransport
 

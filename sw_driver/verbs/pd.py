@@ -68,7 +68,8 @@ class PD(Closing):
         to
             Tagged Offset of the buffer's first octet.
         stream
-            The one stream that may name the region; None: every stream of the domain may.
+            The one stream that may name the region; None: every stream of the domain may. An STag
+            that several streams may name cannot be invalidated by a peer.
         """
         return MR(self, buffer, access, to=to, stream=stream)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,6 +49,11 @@ class Tally:
         clean = not (self.errors or self.differences or self.unchecked)
         return clean and bool(self.messages)
 
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages / max(self.seconds, 1e-6)
+
     def count(self, octets: int) -> None:
         self.messages += 1
         self.octets += octets
@@ -66,7 +70,7 @@ class Tally:
             "differences": self.differences,
             "verified": self.verified,
             "cycles": self.cycles,
-            "messages_per_second": round(self.messages / max(self.seconds, 1e-6), 1),
+            "messages_per_second": round(self.rate, 1),
         }
 
 
@@ -133,7 +137,9 @@ class Channel:
             elif wc.opcode is not Opcode.HALF_CLOSED:
                 self.done.append(wc)
 
-    async def _until(self, there: Callable[[], object], timeout: float | None) -> None:
+    async def until(self, there: Callable[[], object], timeout: float | None) -> None:
+        """Waits until ``there`` returns True. Raises if the peer says nothing, or at the end."""
+
         def ready() -> bool:
             self._serve()
             return bool(there()) or self.endpoint.ended or self.qp.half_closed
@@ -148,13 +154,13 @@ class Channel:
 
         Raises :class:`~....sw_driver.cm.errors.ConnectError` at the end of the connection.
         """
-        await self._until(lambda: self.messages, timeout)
+        await self.until(lambda: self.messages, timeout)
         return self.messages.popleft()
 
     async def over(self) -> ConnectError | None:
         """Waits until the peer has closed the connection; returns the reason if it was an error."""
         try:
-            await self._until(lambda: False, None)
+            await self.until(lambda: False, None)
         except Disconnected:
             return None
         except ConnectError as reason:
@@ -174,23 +180,9 @@ class Channel:
         sink = bytearray(octets)
         self.qp.post_send(Opcode.RDMA_READ, sink, wr_id=sink, stag=stag, to=to)
         while True:
-            await self._until(lambda: self.done, 60.0)
+            await self.until(lambda: self.done, 60.0)
             wc = self.done.popleft()
             if wc.wr_id is sink:
                 if wc.status is not WcStatus.SUCCESS:
                     raise Wrong("an RDMA Read was not answered")
                 return bytes(sink)
-
-
-class Stopwatch:
-    """Adds time and cycles to a tally."""
-
-    def __init__(self, sim: LockStep, tally: Tally) -> None:
-        self._sim, self._tally = sim, tally
-
-    def __enter__(self) -> None:
-        self._start = time.monotonic(), self._sim.cycle
-
-    def __exit__(self, *_: object) -> None:
-        self._tally.seconds = time.monotonic() - self._start[0]
-        self._tally.cycles = self._sim.cycle - self._start[1]

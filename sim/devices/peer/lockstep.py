@@ -40,7 +40,7 @@ class Differs(RnicError):
 
 
 @dataclass
-class _Receiver:
+class Receiver:
     """The model of one stream."""
 
     mpa: MpaReceiver
@@ -48,6 +48,9 @@ class _Receiver:
     frames: int = 0
     expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
     error: tuple[ErrorNumber, bytes, int] | None = None  #: number, header and length of the segment
+    delivered: list[Delivered] = field(default_factory=list)
+    #: Called with each message that was delivered, once memory was compared.
+    observe: Callable[[Delivered], object] | None = None
 
 
 class LockStep(SimTransport):
@@ -77,7 +80,7 @@ class LockStep(SimTransport):
         self.memory = Memory()
         self.served: list[Callable[[], object]] = []
         self.octets = 0
-        self.receivers: dict[int, _Receiver] = {}
+        self.receivers: dict[int, Receiver] = {}
         self._context: Context | None = None
         self._counts = dict.fromkeys(_COUNTERS, 0)
         self._before = dict.fromkeys(_COUNTERS, 0)
@@ -97,14 +100,17 @@ class LockStep(SimTransport):
             self.run(_CYCLES)
         self._context.settle()
         self._compare(stream, placed)
+        receiver = self.receivers[stream]
+        if receiver.observe is not None:
+            for event in receiver.delivered:
+                receiver.observe(event)
+        receiver.delivered.clear()
         for each in list(self.served):
             each()
 
     # -- the model --------------------------------------------------------------------------------
 
-    def _expect(
-        self, receiver: _Receiver, stream: int, octets: bytes
-    ) -> list[tuple[Placed, bytes]]:
+    def _expect(self, receiver: Receiver, stream: int, octets: bytes) -> list[tuple[Placed, bytes]]:
         """Gives a packet to the model; returns what the model has placed."""
         placed = []
         for fpdu in receiver.mpa.receive(octets) or receiver.mpa.close():
@@ -122,7 +128,7 @@ class LockStep(SimTransport):
                 placed += self._segment(receiver, stream, fpdu)
         return placed
 
-    def _segment(self, receiver: _Receiver, stream: int, fpdu: Fpdu) -> list[tuple[Placed, bytes]]:
+    def _segment(self, receiver: Receiver, stream: int, fpdu: Fpdu) -> list[tuple[Placed, bytes]]:
         placed = []
         for event in receiver.sink.receive(fpdu.ulpdu):
             match event:
@@ -139,7 +145,7 @@ class LockStep(SimTransport):
                     self._fail(receiver, event.number, header, len(fpdu.ulpdu))
         return placed
 
-    def _fail(self, receiver: _Receiver, number: ErrorNumber, header: bytes, length: int) -> None:
+    def _fail(self, receiver: Receiver, number: ErrorNumber, header: bytes, length: int) -> None:
         self._counts["ERRORS"] += 1
         receiver.error = number, header, length
 
@@ -192,7 +198,7 @@ class _Stream(Stream):
         sink = DataSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
         for qn in self.queues:
             sink.open_queue(qn)
-        sim.receivers[self.number] = _Receiver(MpaReceiver(crc=crc, markers=markers), sink)
+        sim.receivers[self.number] = Receiver(MpaReceiver(crc=crc, markers=markers), sink)
 
     @property
     def _sim(self) -> LockStep:
@@ -234,6 +240,7 @@ class _Stream(Stream):
             start = posted.offset * bool(posted.region)
             if mapping.memory.view[start : start + event.length] != event.message:
                 sim.differ(self.number, f"message {event.header}", event.message, "others")
+        receiver.delivered.append(event)
         super().complete(completion)
 
     def fail(self, event: ErrorEvent) -> None:

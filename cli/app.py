@@ -34,7 +34,9 @@ class _Commands(TyperGroup):
             )
         else:
             if isinstance(found, typer.Typer):  # it has commands of its own
-                return typer.main.get_command(found)
+                group = typer.main.get_command(found)
+                group.name = cmd_name
+                return group
             single.command(cmd_name)(found)
         return typer.main.get_command(single)
 

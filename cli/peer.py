@@ -17,7 +17,7 @@ from ..flow.tools import ToolError
 from ..hdl.spec.config import WIDTHS
 from ..sim.capture.pcap import counted
 from ..sim.devices.guest.image import Image, kept, load
-from ..sim.devices.guest.machine import Guest
+from ..sim.devices.guest.machine import Guest, check_qemu
 from ..sim.devices.peer.channel import Tally
 from ..sim.devices.peer.demo import PORT, Host, Row, Virtual, demo
 from ..sim.devices.peer.node import Node
@@ -179,11 +179,9 @@ def demo_command(
     Exit code 0: all was verified. 1: it was not, or gateware and golden model differ. 2: bad input.
     3: QEMU or a package is missing. 130: interrupted.
     """
+    files = _files() if against is None else None
     with _node(width, True, False, pcap) as node:
-        if against is not None:
-            rows = asyncio.run(demo(node, Host(against, say), count, size, say))
-        else:
-            rows = _with_guest(node, count, size)
+        rows = asyncio.run(_talk(node, against, files, count, size))
     headings = "test", "client", "messages", "octets", "cycles", "messages/s", "peer", "result"
     print_table(
         console(),
@@ -203,15 +201,15 @@ def demo_command(
         raise typer.Exit(DIFFERS)
 
 
-def _with_guest(node: Node, count: int, size: int) -> list[Row]:
-    """Builds the guest if there is none, and talks to it."""
+def _files() -> Image:
+    """Returns the files of the guest, and builds them if there are none."""
     try:
-        if not kept().exists():
-            say("building the guest once, which takes about 5 minutes")
+        if kept().exists():
+            check_qemu()
+        else:
+            say("building the guest, once: this takes about 5 minutes")
         with bar("building the guest") as progress:
-            files = load(lambda done, total, text: _step(progress, done, total, text))
-        say("starting the guest")
-        return asyncio.run(_talk(node, files, count, size))
+            return load(lambda done, total, text: _step(progress, done, total, text))
     except ToolError as error:
         raise ToolError(
             f"{error}; without a guest, --against HOST talks to a real peer, on which"
@@ -226,6 +224,12 @@ def _step(progress: Callable[..., None] | None, done: int, total: int, text: str
         progress(done, total, text)
 
 
-async def _talk(node: Node, files: Image, count: int, size: int) -> list[Row]:
+async def _talk(
+    node: Node, against: str | None, files: Image | None, count: int, size: int
+) -> list[Row]:
+    if files is None:
+        assert against is not None
+        return await demo(node, Host(against, say), count, size, say)
+    say("starting the guest")
     async with Guest(files, [PORT]) as guest:
         return await demo(node, Virtual(guest), count, size, say)

@@ -108,6 +108,9 @@ class Channel:
         self._endpoint = endpoint
 
     def close(self) -> None:
+        """Ends the connection, unless it has ended gracefully."""
+        if self._endpoint is not None:
+            self._endpoint.abort()
         if self._serve in self.sim.served:
             self.sim.served.remove(self._serve)
 

@@ -20,7 +20,7 @@ class Wrong(Exception):
 
 @dataclass
 class Tally:
-    """What happened on one connection.
+    """Counts messages, octets and errors of one connection.
 
     Attributes
     ----------
@@ -29,8 +29,8 @@ class Tally:
     errors
         What went wrong, a sentence each.
     unchecked
-        Octets received that were compared with the golden model alone, because the program does
-        not know what they should be.
+        Octets received that were compared with the golden model alone, because the program knows
+        no pattern for them.
     """
 
     program: str

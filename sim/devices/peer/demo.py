@@ -149,9 +149,12 @@ async def _served(
             count=1, report=tallies.append, listening=port.set_result,
         )
     )  # fmt: skip
-    await asyncio.wait([port, serving], return_when=asyncio.FIRST_COMPLETED)
-    if serving.done():
-        await serving
+    serving.add_done_callback(lambda _: port.cancel())
+    try:
+        await port
+    except asyncio.CancelledError:
+        await serving  # raises the reason
+        raise
     await shell.start(f"{command} -p {await port}")
     try:
         async with asyncio.timeout(_PATIENCE):

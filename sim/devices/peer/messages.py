@@ -35,7 +35,7 @@ async def _take(channel: Channel, tally: Tally, *, answer: bool) -> None:
 
 
 async def send(channel: Channel, tally: Tally, count: int, size: int, *, echoed: bool) -> None:
-    """Sends messages; if the server is an echo, checks what comes back."""
+    """Sends messages; if the server is an echo, checks the messages that come back."""
     for turn in range(count):
         channel.send(pattern(turn, size))
         if echoed and await channel.message() != pattern(turn, size):

@@ -1,4 +1,4 @@
-"""A device with its golden model, and what the peers of one command share."""
+"""A device with its golden model, which the connections of one command share."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _OUTSTANDING = 16
 
 
 class Test:
-    """What a client does on the second connection."""
+    """Counts and compares the messages of a client on the second connection."""
 
     def __init__(self, pd: PD) -> None:
         self.memory = bytearray(_BUFFER)

@@ -31,7 +31,7 @@ class _Way:
 class Recorder:
     """Writes a pcap file of TCP connections. ``with`` opens and closes it.
 
-    The frames are rebuilt from what the sockets carried. Addresses are those of an example.
+    The frames are rebuilt from the octets that sockets carried. Addresses are those of an example.
     """
 
     def __init__(self, path: Path) -> None:

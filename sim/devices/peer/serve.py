@@ -13,7 +13,7 @@ from .node import Node, Report
 
 
 class _Program(NamedTuple):
-    """A server of messages: octets and number of its receive buffers, and what it does."""
+    """A server: octets and number of its receive buffers, and its function."""
 
     size: int
     depth: int

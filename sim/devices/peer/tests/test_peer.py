@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ddp_rnic.cli.app import app
@@ -71,7 +72,7 @@ def test_rping_has_the_octets_of_the_real_one() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"crc": False}, {"markers": True}])
-def test_rping_verifies_both_ways(settings: dict[str, bool]) -> None:
+def test_rping_verifies_both_ways(settings: dict[str, Any]) -> None:
     with Node(**settings) as node:
         ours: list[Tally] = []
         theirs = talk(node, "rping", *(client(node, "rping", 3, size, ours) for size in (1, 5000)))
@@ -145,7 +146,10 @@ async def perftest_client(node: Node, port: int, kind: str, count: int, size: in
 
 @pytest.mark.parametrize("kind", ["send", "write", "read"])
 def test_perftest_is_served(node: Node, kind: str) -> None:
-    (tally,) = talk(node, "perftest", lambda port: perftest_client(node, port, kind, 5, 4096))
+    async def run(port: int) -> None:
+        await perftest_client(node, port, kind, 5, 4096)
+
+    (tally,) = talk(node, "perftest", run)
     assert tally.verified, tally
     assert (tally.messages, tally.octets) == (5, 5 * 4096)
 

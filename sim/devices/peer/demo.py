@@ -153,7 +153,8 @@ async def _served(
     try:
         await port
     except asyncio.CancelledError:
-        await serving  # raises the reason
+        if serving.done():
+            await serving  # raises the reason why nothing listens
         raise
     await shell.start(f"{command} -p {await port}")
     try:

@@ -102,6 +102,8 @@ class Controller:
     def admin(self, command: Command) -> Answer | None:
         """Executes a command of the admin queue; None: it is not answered now."""
         match command.opcode:
+            case 0x02 if command.capsule[40] in (1, 2, 3):  # logs: errors, health, firmware
+                return Answer(data=bytes(min(command.length, PAGE)))
             case 0x06:
                 return self.identify(command)
             case 0x09 | 0x0A if command.capsule[40] == 0x07:  # set, or get: number of queues
@@ -110,10 +112,8 @@ class Controller:
                 return Answer()
             case 0x0C:  # asynchronous event request: there is no event
                 return None
-            case 0x08:  # abort: the command that it names is over
-                return Answer(result=1)
-            case 0x18:  # keep alive
-                return Answer()
+            case 0x08 | 0x18:  # abort, of a command that is over; keep alive
+                return Answer(result=int(command.opcode == 0x08))
         return Answer(Status.INVALID_OPCODE)
 
     def identify(self, command: Command) -> Answer:

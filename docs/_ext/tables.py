@@ -29,6 +29,7 @@ HOLDERS = {
     "host": "the host",
     "llp": "the LLP below",
     "ulp": "the ULP above",
+    "nobody": "nobody yet",
 }
 
 

@@ -259,6 +259,7 @@ class Precedence(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         bits = exact_log2(self.streams)
+        # Not a BlockRam: the value is needed one cycle after the look-up.
         m.submodules.states = states = memory.Memory(
             shape=_State(), depth=self.streams, init=[], attrs={"no_rw_check": 1})
         m.submodules.out = out = Skid(CompletionEntry())

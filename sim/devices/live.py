@@ -29,8 +29,8 @@ from ..model.mpa import MpaSender
 
 __all__ = ["Peer", "SimTransport"]
 
-#: How many cycles are simulated between two checks of the real time, and in a wait of no time.
-_CYCLES, _GLIMPSE = 2000, 200
+#: How many cycles are simulated between two checks of the real time.
+_CYCLES = 2000
 #: The first bus address, so high that the upper halves of addresses are in use.
 _BASE = 1 << 36
 _RESPONSES = {2: "SLVERR", 3: "DECERR"}
@@ -116,7 +116,8 @@ class SimTransport(Transport):
             response = self._library.sim_access(
                 self._open(), value is not None, address, ctypes.byref(word)
             )
-            self._check()
+            if response:
+                self._check()
         if response:
             what = "read" if value is None else "write"
             raise TransportError(
@@ -164,8 +165,7 @@ class SimTransport(Transport):
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
-                cycles = _CYCLES if timeout else _GLIMPSE
-                interrupt = self._library.sim_wait(self._open(), cycles)
+                interrupt = self._library.sim_wait(self._open(), _CYCLES)
                 self._check()
             if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
                 self._woken.clear()

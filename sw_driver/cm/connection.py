@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..base.buffers import copy_of
 from ..base.checks import flag, instance, integer
+from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest, StateError
 from ..rdmap import CQ, QP, Layer, Opcode, QPState, Terminate
 from ..verbs.pd import PD
@@ -106,6 +107,7 @@ class Connection:
         self._asked: StartupFrame | None = None  # the request that this side sent
         self._rtr, self._rtr_stag = Rtr(0), 0  # the messages that this side offered
         self._cutter: Cutter | None = None
+        self._checks = True  # whether CRCs are in use
         self._in, self._out = bytearray(), bytearray()
         self.silent = False
         self._listens_first = False
@@ -272,7 +274,7 @@ class Connection:
         except BaseException:
             qp.close()
             raise
-        self._qp, self._cutter = qp, Cutter(markers=self._markers)
+        self._qp, self._cutter, self._checks = qp, Cutter(markers=self._markers), crc
         return qp
 
     def _answered(self, reply: StartupFrame) -> None:
@@ -357,10 +359,16 @@ class Connection:
                 )
             return
         for fpdu in self._cutter.receive(bytes(self._in)):
-            self.silent = False
+            # RFC 5044 section 7.1.2: a responder must "receive and validate at least one FPDU
+            # before sending any FPDUs".
+            self.silent = self.silent and not self._valid(fpdu.octets)
             if self.qp.state is QPState.RTS:
                 self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.octets)
         self._in.clear()
+
+    def _valid(self, fpdu: bytes) -> bool:
+        """Returns whether an FPDU has the right CRC, or needs none."""
+        return not self._checks or crc32c(fpdu[:-4]).to_bytes(4, "little") == fpdu[-4:]
 
     def _end(self, error: ConnectError) -> None:
         """Notes why there is no connection, and drops its octets."""
@@ -404,15 +412,19 @@ class Connection:
             return
         self._ended = True
         if self._cutter.within:
+            self._qp.settle()
             self._qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
         else:
             self._qp.half_close()
 
     def lost(self, error: ConnectError) -> None:
-        """Notes that TCP has failed."""
-        self._end(self.error or error)
+        """Notes that TCP has failed, unless a Terminate that came before ends the connection."""
         if self._qp is not None:
-            self._qp.disconnect()
+            self._qp.settle()
+        if not self.closed:
+            self._end(error)
+            if self._qp is not None:
+                self._qp.disconnect()
 
 
 def _least(ours: int, theirs: int) -> int:

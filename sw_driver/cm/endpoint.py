@@ -29,7 +29,7 @@ from .pump import Owner, Pump
 __all__ = ["Endpoint", "prepare_socket"]
 
 #: How many octets of a connection may wait for the device before its socket is no longer read.
-_WINDOW = 1 << 18
+_WINDOW = 1 << 16
 #: How many octets one call reads.
 _READ = 1 << 16
 #: How many seconds the socket stays open for the peer's end after this side has given up, so that
@@ -37,6 +37,9 @@ _READ = 1 << 16
 _LINGER = 1.0
 #: Linux: nothing is added to the TCP segment of these octets, so that an FPDU has its own.
 _ALONE = socket.MSG_EOR if sys.platform == "linux" else 0
+#: How many of the longest FPDUs the device's buffer holds, so that the device places one of them
+#: while it receives the next ones.
+_HELD = 4
 #: The largest maximum segment size that Linux accepts.
 _MOST_MSS = 32767
 
@@ -46,7 +49,7 @@ def prepare_socket(sock: socket.socket, context: Context) -> None:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sizes = context.capabilities
-    longest = RnicConfig(width=sizes.width, buffer_octets=sizes.buffer).longest_fpdu * 4
+    longest = RnicConfig(width=sizes.width, buffer_octets=sizes.buffer).longest_fpdu * 4 // _HELD
     with suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, min(longest, _MOST_MSS))
 
@@ -97,7 +100,8 @@ class Endpoint(Owner):
         self._scheduled = False
         self._outgoing: deque[bytes | memoryview] = deque()
         self._reading = self._writing = False
-        self._eof = self._half_closed = self._shut = self.closed = False
+        self._eof = self._half_closed = self._shut = False
+        self._lingers = self.closed = False
         self._timers: list[asyncio.TimerHandle] = []
         self._failure: Exception | None = None
         self._left: deque[WC] = deque()  # completions, after the end
@@ -199,7 +203,9 @@ class Endpoint(Owner):
         if not self.closed:
             if self._sock is not None:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._failure = self._failure or ConnectionLost("this side has aborted the connection")
+            if not self.ended:
+                lost = ConnectionLost("this side has aborted the connection")
+                self._failure = self._failure or lost
             self._close()
 
     def reason(self) -> Exception | None:
@@ -280,8 +286,8 @@ class Endpoint(Owner):
     def serve(self) -> None:
         if not self.closed:
             try:
-                self.cq.serve()
-            except RnicError as error:
+                self.cq.process()
+            except Exception as error:
                 self.fail(error)
             else:
                 self._progress()
@@ -312,6 +318,9 @@ class Endpoint(Owner):
         try:
             self._finish(self._sock)
         except OSError as error:
+            # The peer may have sent a Terminate before it reset the connection.
+            self._outgoing.clear()
+            self._drain(self._sock)
             self._lose(error)
         except Exception as error:
             self.fail(error)
@@ -328,8 +337,9 @@ class Endpoint(Owner):
         if connection.finished and not self._outgoing and not self._shut:
             self._shut = True
             sock.shutdown(socket.SHUT_WR)
-            if connection.closed:
-                self._timers.append(self._loop.call_later(_LINGER, self._close))
+        if connection.closed and not self._lingers:
+            self._lingers = True
+            self._timers.append(self._loop.call_later(_LINGER, self._close))
         if self._shut and self._eof and connection.closed:
             self._close()
         elif not self.closed:
@@ -375,6 +385,12 @@ class Endpoint(Owner):
         if self.pump.tap is not None:
             self.pump.tap(self, sent, octets)
 
+    def _drain(self, sock: socket.socket) -> None:
+        """Takes the octets that came before TCP failed."""
+        with suppress(OSError, RnicError):
+            while octets := sock.recv(_READ):
+                self.receive(octets)
+
     def _readable(self, sock: socket.socket) -> None:
         try:
             octets = sock.recv(_READ)
@@ -394,8 +410,7 @@ class Endpoint(Owner):
         self._progress()
 
     def _lose(self, error: OSError) -> None:
-        ended = self.connection.closed
-        if not ended:
+        if not self.ended:
             self.connection.lost(
                 ConnectionLost(f"the connection to {self.peer} is lost ({error}): connect again")
             )

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from ..base.errors import RnicError
+from ..base.errors import UnsupportedDevice
+from ..transports.transport import Transport
 from ..verbs.context import Context
 
 __all__ = ["Owner", "Pump"]
@@ -63,7 +64,20 @@ class Pump:
 
     @classmethod
     def of(cls, context: Context) -> Pump:
-        """Returns the pump of a device in the running event loop."""
+        """Returns the pump of a device in the running event loop.
+
+        Raises
+        ------
+        UnsupportedDevice
+            The device cannot be handed packets.
+        """
+        transport = getattr(context, "transport", None)
+        if not isinstance(transport, Transport):
+            raise UnsupportedDevice(
+                "a device that a manager shares cannot receive from sockets: open the device"
+                " itself, with Device(transport).open()"
+            )
+        _ = transport.sending  # raises where the transport cannot carry packets
         loop = asyncio.get_running_loop()
         pumps = _PUMPS.setdefault(loop, WeakKeyDictionary())
         if (pump := pumps.get(context)) is None:
@@ -101,7 +115,7 @@ class Pump:
         """Lets the device work for a moment, and comes again unless nothing is left to do."""
         try:
             idle = self._work()
-        except RnicError as error:
+        except Exception as error:
             self._running = False
             for owner in list(self.owners):
                 owner.fail(error)

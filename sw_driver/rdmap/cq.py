@@ -19,6 +19,9 @@ from ..verbs.cq import WcStatus
 from ..verbs.known import KnownStream, StreamState
 from .known import KnownQP
 
+#: How many messages are taken from the device's queue between two looks at it.
+_BATCH = 16
+
 
 class Opcode(Enum):
     """The operation that a post asks for, or that completed."""
@@ -132,15 +135,19 @@ class CQ(Closing):
     def serve(self) -> None:
         """Processes all messages and errors that have arrived."""
         with self.context.lock:
-            while self._serve():
+            while self._handle(self.messages.take):
                 pass
 
-    def _serve(self) -> bool:
-        """Processes messages and errors that are present; returns whether there were any."""
+    def process(self) -> None:
+        """Processes the messages and errors that the context has taken from the device."""
+        with self.context.lock:
+            while self._handle(self.messages.pick):
+                pass
+
+    def _handle(self, take: Callable[[int], list[ddp.WC]]) -> bool:
+        """Processes messages and errors; returns whether there were any."""
         try:
-            taken = self.messages.wait(0)
-        except RnicTimeout:
-            return False
+            taken = take(_BATCH)
         except StreamError as error:
             for qp in list(self.qps.values()):
                 if qp.stream.number == error.event.stream:
@@ -153,6 +160,7 @@ class CQ(Closing):
             for each in taken:
                 if (owner := self.qps.get(each.stream)) is not None:
                     owner.take(each)
+            return bool(taken)
         return True
 
     def close(self) -> None:

@@ -426,8 +426,10 @@ class QP(KnownQP):
     def _invalidate(self, stag: int, message: ddp.WC) -> None:
         """Revokes the STag before the message is delivered (section 5.3)."""
         region = self._region(stag, message, wire.CANNOT_INVALIDATE)
-        # A region in which receives are posted, or that an incomplete Read writes, stays.
-        if region.posted or any(read.sink is region for read in self._requests):
+        # Section 8.1.1: a peer must not invalidate an STag that several streams share. A region in
+        # which receives are posted, or that an incomplete Read writes, stays, too.
+        shared = region.stream is None and len(self.pd.streams) > 1
+        if shared or region.posted or any(read.sink is region for read in self._requests):
             raise _Refused(wire.CANNOT_INVALIDATE, message)
         region.revoke()
 
@@ -514,10 +516,7 @@ class QP(KnownQP):
         response can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
         """
         with self.context.lock:
-            if self.state is QPState.RTS:
-                # Earlier messages are processed first.
-                self.context.settle()
-                self.cq.serve()
+            self.settle()
             if self.state is not QPState.RTS or self.half_closed:
                 return
             self.half_closed = True
@@ -530,6 +529,13 @@ class QP(KnownQP):
             self._reads.clear()
             self._unsent = deque(request for request in self._unsent if not request.done)
             self._transmit()
+
+    def settle(self) -> None:
+        """Processes the messages that the device has received so far."""
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                self.context.settle()
+                self.cq.serve()
 
     def disconnect(self) -> None:
         """Notes that the LLP connection is lost, or closed in both directions."""

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from ddp_rnic.sw_driver import (
     InvalidRequest,
     RnicTimeout,
     StateError,
+    UnsupportedDevice,
     WcStatus,
 )
 from ddp_rnic.sw_driver.cm import (
@@ -32,7 +37,10 @@ from ddp_rnic.sw_driver.cm import (
     Rtr,
     connect,
 )
+from ddp_rnic.sw_driver.prm import connect as connect_to_manager
 from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.tests.managed import managed
+from ddp_rnic.sw_driver.transports.recorded import Recorder
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 GOOD = WcStatus.SUCCESS
@@ -264,3 +272,54 @@ def test_programs_without_asyncio_wait_for_each_call(pd: PD) -> None:
     with pytest.raises(StateError, match="the connection manager is closed"):
         left.reject()
     assert threading.active_count() == before
+
+
+def test_a_device_that_takes_no_packets_of_the_host_says_so(tmp_path: Path) -> None:
+    async def test(context: Context) -> None:
+        with PD(context) as pd:
+            await connect(pd, "127.0.0.1", 1)
+
+    with SimTransport() as sim, Recorder(sim, tmp_path / "session") as recorder:
+        with Device(recorder).open() as context:
+            with pytest.raises(UnsupportedDevice, match="Recorder cannot hand the device what a s"):
+                asyncio.run(test(context))
+    with managed(tmp_path), connect_to_manager(tmp_path / "rnic.sock") as shared:
+        with pytest.raises(UnsupportedDevice, match="a manager shares .*: open the device"):
+            asyncio.run(test(shared))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts the segments")
+@pytest.mark.parametrize("length", [0, 100, 20_001])
+def test_each_fpdu_has_a_tcp_segment_of_its_own(pd: PD, length: int) -> None:
+    """RFC 5044 section 5.1: FPDUs are aligned with TCP segments, whose size gives the MULPDU.
+
+    Linux's siw needs that: a PAD or CRC alone in the next segment fails there.
+    """
+    offset_of_total_retrans, offset_of_data_segs_out, count = 100, 156, 3 if length > 1000 else 30
+
+    def segments(endpoint: Endpoint) -> int:
+        assert endpoint._sock is not None
+        info = endpoint._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+        (repeated,) = struct.unpack_from("I", info, offset_of_total_retrans)
+        return int(struct.unpack_from("I", info, offset_of_data_segs_out)[0] - repeated)
+
+    async def test() -> None:
+        client, server, _ = await pair(pd)
+        for _ in range(count):
+            server.qp.post_recv(bytearray(length) or None)
+        before = segments(client)
+        for _ in range(count):
+            client.qp.post_send(Opcode.SEND, bytes(length))
+        fpdus = 0
+        while fpdus < count:
+            fpdus += len(await server.wait(10))
+        mss = client._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)  # type: ignore[union-attr]
+        assert mss <= 32768 // 4
+        room = mss - 6 - mss % 4 - 18
+        assert segments(client) - before == count * max(1, -(-length // room))
+        while await client.wait(0.1, 100):
+            break
+        client.abort()
+        server.abort()
+
+    run(test)

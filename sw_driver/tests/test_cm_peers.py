@@ -16,7 +16,20 @@ from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.rdmap import Opcode as Message
 from ddp_rnic.sim.model.rdmap import ReadRequest, rsvdulp
-from ddp_rnic.sw_driver import PD, Access, Context, Device, RnicTimeout, WcStatus
+from ddp_rnic.sw_driver import (
+    CQ,
+    PD,
+    Access,
+    Context,
+    Device,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicTimeout,
+    StateError,
+    Stream,
+    TransportError,
+    WcStatus,
+)
 from ddp_rnic.sw_driver.cm import (
     ConnectionLost,
     ConnectTimeout,
@@ -25,6 +38,7 @@ from ddp_rnic.sw_driver.cm import (
     InvalidStartup,
     Listener,
     NoCommonRtr,
+    PrivateDataTooLong,
     Rtr,
     Terminated,
     Unreachable,
@@ -409,6 +423,13 @@ async def accepted(listener: Listener, **options: Any) -> tuple[Endpoint, Any, A
     return server, reader, writer
 
 
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Closes a socket so that the other end is reset."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
 def sends(*messages: bytes) -> bytes:
     source, sender = DataSource(1440), MpaSender()
     send = rsvdulp(Message.SEND, tagged=False)
@@ -468,10 +489,7 @@ def test_the_last_octets_before_the_end_arrive(pd: PD, end: str) -> None:
                 await writer.drain()
                 while not any(buffers[-1]):
                     await server.wait(5)
-                linger = struct.pack("ii", 1, 0)
-                sock = writer.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                writer.transport.abort()
+                reset(writer)
                 assert isinstance(await server.disconnected(5), ConnectionLost)
                 return
             writer.write_eof()
@@ -527,3 +545,79 @@ def test_a_peer_that_never_closes_its_half_is_left_after_the_time_given(pd: PD) 
             writer.close()
 
     run(test)
+
+
+def test_a_terminate_before_a_reset_is_the_reason(pd: PD) -> None:
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            server, _, writer = await accepted(listener)
+            writer.write(TERMINATE)
+            reset(writer)
+            await asyncio.sleep(0.02)
+            reason = await server.disconnected(5)
+            assert isinstance(reason, Terminated) and reason.by_peer
+            server.abort()
+            assert isinstance(await server.disconnected(), Terminated)
+
+    run(test)
+
+
+def test_a_peer_that_reads_nothing_does_not_keep_what_was_terminated(pd: PD) -> None:
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            server, _, writer = await accepted(listener)
+            writer.transport.pause_reading()
+            server.speak_after(0)
+            for _ in range(20):
+                server.qp.post_send(Opcode.SEND, bytes(1 << 20))
+            writer.write(sends(b"without a receive"))
+            assert isinstance(await server.disconnected(5), Terminated)
+            await server.until(lambda: server.closed, 5)
+            assert server.closed
+            writer.transport.abort()
+
+    run(test)
+
+
+def test_a_request_that_could_not_be_accepted_waits_for_another_answer(pd: PD) -> None:
+    def refuse(_: Any) -> None:
+        raise KeyError("the program's own")
+
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            request, reader, writer = await dial(listener, REQUEST)
+            with pytest.raises(InvalidRequest, match="ird must be from 0 to 64"):
+                await request.accept(ird=65)
+            with pytest.raises(PrivateDataTooLong, match="at most 508 octets"):
+                await request.accept(bytes(509))
+            with pytest.raises(KeyError, match="the program's own"):
+                await request.accept(prepare=refuse)
+            streams = [Stream(pd, cq) for cq in [CQ(pd.context)] for _ in range(64)]
+            with pytest.raises(ResourceExhausted, match="all 64 streams of the device are in use"):
+                await request.accept()
+            streams[0].cq.close()
+            server = await request.accept()
+            with pytest.raises(StateError, match="the request was answered already"):
+                await request.reject()
+            assert await reader.readexactly(len(REPLY)) == bytes.fromhex(
+                "4d504120494420526570204672616d65 5002 0004 00010001"
+            )
+            writer.close()
+            await server.disconnect()
+
+    run(test)
+
+
+def test_a_device_that_fails_ends_its_connections_with_its_error() -> None:
+    async def test(sim: SimTransport, pd: PD) -> None:
+        async with Listener(pd) as listener:
+            server, _, writer = await accepted(listener)
+            sim.close()
+            writer.write(sends(b"hello"))
+            with pytest.raises(TransportError, match="the simulation is closed"):
+                await server.wait(5)
+            writer.close()
+
+    with pytest.raises(TransportError, match="the simulation is closed"):
+        with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd:
+            run(lambda: test(sim, pd))

@@ -49,7 +49,7 @@ class Host:
         answer = bytearray(16)
         self.qp.post_recv(answer, wr_id="answer")
         if memory and descriptor != IN_CAPSULE:
-            region = self.pd.register(memory, ALL)
+            region = self.pd.register(memory, ALL, stream=self.qp.stream)
             length = len(memory).to_bytes(3, "little")
             struct.pack_into("<Q3sIB", capsule, 24, region.to, length, region.stag, descriptor)
         elif memory:
@@ -132,6 +132,7 @@ def test_a_host_uses_the_disk(pd: PD) -> None:
         assert status == 0 and struct.unpack_from("<Q", data) == (256,) and data[130] == 9
         assert (await admin.command(9, (40, "<B", 7), (44, "<I", 0x30003)))[1] == 0x10001
         assert await admin.command(0x18) == (0, 0, b"")
+        assert await admin.command(2, (40, "<B", 2), space=512) == (0, 0, bytes(512))
 
         one = await queue(pd, port, 1)
         assert (await one.fabrics(CONNECT, (42, "<H", 1), data=names(number)))[0] == 0
@@ -182,8 +183,8 @@ def test_what_a_host_must_not_ask_for_has_its_status_and_the_queue_goes_on(pd: P
             words = (40, "<Q", start), (48, "<H", blocks - 1)
             answer = await one.command(opcode, *words, namespace=namespace, data=data)
             assert answer[0] == status, (status, opcode, start)
-        blocks = (48, "<H", 1)
-        short = await one.command(1, blocks, namespace=1, data=block, descriptor=IN_CAPSULE)
+        two = (48, "<H", 1)
+        short = await one.command(1, two, namespace=1, data=block, descriptor=IN_CAPSULE)
         assert short[0] == 0x4002
         answer = await one.command(2, namespace=1, data=block, descriptor=IN_CAPSULE)
         assert answer[0] == 0x4002  # there is no room for data in a capsule of an answer

@@ -72,15 +72,18 @@ class Transport(Closing):
         octets
             The FPDUs.
         """
-        raise UnsupportedDevice(
-            f"{type(self).__name__} cannot hand the device what a socket of the host receives: use"
-            " SimTransport, or let the board's own TCP receive"
-        )
+        raise self._no_sockets()
 
     @property
     def sending(self) -> int:
         """The number of these packets that the device has not completely taken yet."""
-        return 0
+        raise self._no_sockets()
+
+    def _no_sockets(self) -> UnsupportedDevice:
+        return UnsupportedDevice(
+            f"{type(self).__name__} cannot hand the device what a socket of the host receives: use"
+            " SimTransport, or let the board's own TCP receive"
+        )
 
     def entropy(self, octets: int) -> bytes:
         """Returns octets that nobody can predict."""

@@ -182,7 +182,7 @@ class CQ(Closing):
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             ready = self.context.wait_for(self._ready, left)
             # Another thread may have been faster.
-            if taken := self._take(num_entries):
+            if taken := self.take(num_entries):
                 return taken
             if not ready:
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
@@ -191,19 +191,27 @@ class CQ(Closing):
         """Does the work of :meth:`wait` for asyncio. The event loop runs on, except during
         register accesses.
         """
-        return await taken_async(self, lambda: self._take(num_entries), lambda: False, timeout)
+        return await taken_async(self, lambda: self.take(num_entries), lambda: False, timeout)
 
     def _ready(self) -> bool:
         self._check()
         return bool(self._entries or self._errors or self._overruns)
 
-    def _take(self, num_entries: int) -> list[WC]:
+    def take(self, num_entries: int) -> list[WC]:
+        """Returns completions that are present; raises the error of a stream once none is left."""
         with self.context.lock:
-            taken = self.poll(num_entries)
+            self._check()
+            self.context.service()
+            return self.pick(num_entries)
+
+    def pick(self, num_entries: int) -> list[WC]:
+        """Does the work of :meth:`take`, without a look at the device before."""
+        with self.context.lock:
+            taken = self._pop(num_entries)
             if not taken and self._errors:
                 # The event may be seen before an earlier completion is in the ring.
                 self.context.settle()
-                taken = self.poll(num_entries)
+                taken = self._pop(num_entries)
                 if not taken:
                     raise self._errors.popleft()
             return taken

@@ -46,7 +46,7 @@ def mutant(number: int, *, line: int = LINE) -> Mutant:
     )
 
 
-def test_a_mutant_is_told_with_its_place_in_the_source() -> None:
+def test_a_mutant_is_reported_with_its_place_in_the_source() -> None:
     assert str(mutant(3)) == (
         f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7] in rnic.rnic.commit"
     )
@@ -146,7 +146,7 @@ def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return call
 
 
-def test_what_was_not_noticed_is_told_with_its_place(command: Callable[..., Result]) -> None:
+def test_what_was_not_noticed_is_reported_with_its_place(command: Callable[..., Result]) -> None:
     result = command("--seed", 7)
     assert result.exit_code == outcome.DIFFERS and not result.stderr
     first, last = result.stdout.splitlines()

@@ -22,9 +22,13 @@ _HERE = Path(__file__).parent
 _PROGRAMS = (
     *("ip", "kmod", "rdma", "rping", "ucmatose"),
     *("ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat"),
+    *("nvme", "mkfs.ext4", "e2fsck"),
 )
 #: The modules that are loaded by name; kmod finds those that they need.
-_MODULES = ("virtio_pci", "virtio_net", "crc32c_generic", "siw", "ib_uverbs", "rdma_ucm")
+_MODULES = (
+    *("virtio_pci", "virtio_net", "crc32c_generic", "siw", "ib_uverbs", "rdma_ucm"),
+    *("nvme-rdma", "ext4"),
+)
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 #: What the guest takes from this machine unchanged: the user's half of siw, and glibc's unwinder,
 #: which glibc opens by name when a thread ends.

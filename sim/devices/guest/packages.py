@@ -14,7 +14,8 @@ from ....flow.tools import ToolError
 HEADERS = "linux-headers-amd64"
 PACKAGES = (
     HEADERS,
-    *("busybox-static", "ibverbs-providers", "iproute2", "kmod", "perftest", "rdmacm-utils"),
+    *("busybox-static", "e2fsprogs", "ibverbs-providers", "iproute2", "kmod", "nvme-cli"),
+    *("perftest", "rdmacm-utils"),
     *("cpio", "gcc", "make", "qemu-system-x86", "util-linux", "xz-utils", "zstd"),
 )
 

@@ -114,6 +114,13 @@ def test_crcs_and_markers_are_as_the_frames_say(
     assert (request.crc, request.markers, reply.crc, reply.markers) == (*ours, *theirs)
     assert (request.enhanced is not None) == (reply.enhanced is not None) == (revision == 2)
     talk(bench, initiator, responder)
+    # Section 4.4: "After receipt of an MPA startup declaration indicating that its peer requires
+    # CRCs, an MPA instance MUST continue generating and checking CRCs".
+    octets = b"".join(octets for back, octets in bench.carried[2:] if not back)
+    frames = MpaReceiver(crc=ours[0] or theirs[0], markers=theirs[1]).receive(octets)
+    for frame in frames:
+        assert isinstance(frame, Fpdu)
+        assert (frame.raw[-4:] != bytes(4)) == (ours[0] or theirs[0])
 
 
 def test_ird_and_ord_are_what_both_can(bench: Bench) -> None:
@@ -133,6 +140,33 @@ def test_limits_that_the_peer_leaves_open_are_ones_own(bench: Bench) -> None:
     # Section 9.1: "setting the IRD to 0x3FFF in its reply message", and so with ORD.
     parsed = StartupFrame.parse(responder.data_to_send())
     assert parsed is not None and parsed[0].enhanced == asked
+
+
+def test_an_initiator_keeps_the_limits_that_the_responder_leaves_open(bench: Bench) -> None:
+    """RFC 6581 section 9.1: "The initiator MUST leave its local endpoint ORD value unchanged upon
+    receiving a responder IRD value of 0x3FFF", and so with its IRD.
+    """
+    initiator = bench.make(ird=5, ord=7)
+    initiator.connect()
+    initiator.data_to_send()
+    answer = Enhanced(ird=0x3FFF, ord=0x3FFF)
+    initiator.receive(StartupFrame(kind="reply", revision=2, enhanced=answer).encode())
+    assert (initiator.qp.ird, initiator.qp.ord, initiator.qp.sent) == (5, 7, None)
+
+
+@pytest.mark.parametrize("crc", [False, True])
+def test_a_first_fpdu_with_a_wrong_crc_does_not_let_the_responder_send(
+    bench: Bench, crc: bool
+) -> None:
+    """RFC 5044 section 7.1.2: "MPA Responder mode implementations MUST receive and validate at
+    least one FPDU before sending any FPDUs or Markers."
+    """
+    initiator, responder = bench.pair({"crc": crc}, {"crc": crc})
+    responder.qp.post_send(Opcode.SEND, b"1")
+    initiator.qp.post_send(Opcode.RDMA_WRITE)
+    octets = initiator.data_to_send()
+    responder.receive(octets[:-1] + bytes([octets[-1] ^ 1]))
+    assert bool(responder.data_to_send()) != crc
 
 
 def test_the_responder_is_silent_until_the_first_fpdu(bench: Bench) -> None:
@@ -224,6 +258,9 @@ def test_a_request_can_be_refused(bench: Bench, revision: int) -> None:
     assert initiator.closed and responder.closed
     assert isinstance(initiator.error, Rejected)
     assert initiator.reply is not None and initiator.reply.private_data == b"no"
+    # RFC 6581 section 9.1: IRD and ORD reach the ULP "for both MPA Accept and Reject messages".
+    if revision == 2:
+        assert enhanced_of(initiator.reply) == Enhanced(ird=16, ord=16)
     with pytest.raises(StateError, match="the peer refuses"):
         _ = initiator.qp
     with pytest.raises(StateError, match="no request that waits"):
@@ -251,9 +288,17 @@ def test_a_connection_that_begins_otherwise_is_closed(
 
 
 @pytest.mark.parametrize(
-    "answer", [StartupFrame(kind="request"), StartupFrame(kind="reply", revision=1)]
+    "answer",
+    [
+        StartupFrame(kind="request"),
+        StartupFrame(kind="request", revision=2),
+        StartupFrame(kind="reply", revision=1),
+    ],
 )
 def test_an_answer_that_is_none_closes(bench: Bench, answer: StartupFrame) -> None:
+    """RFC 5044 section 7.1.2: "MPA implementations MUST use the difference between the MPA Request
+    Frame and the MPA Reply Frame to check for incorrect "Initiator/Initiator" startups."
+    """
     initiator = bench.make()
     initiator.connect()
     initiator.receive(answer.encode())
@@ -338,7 +383,7 @@ def test_a_graceful_teardown_transfers_what_was_posted_and_then_closes(bench: Be
     assert one.qp.sent is one.qp.received is other.qp.sent is other.qp.received is None
 
 
-def test_a_half_closed_connection_is_told_of_and_sending_goes_on(bench: Bench) -> None:
+def test_a_half_closed_connection_is_reported_and_sending_goes_on(bench: Bench) -> None:
     """Section 6.2.1: "DDP SHOULD indicate the half-closed state to the ULP, and continue to process
     outbound data transfer requests normally. Following this event, when the Local Peer ULP requests
     graceful teardown, DDP MUST indicate to the LLP that it SHOULD perform a graceful close of the
@@ -426,7 +471,7 @@ def test_wireshark_reads_what_endpoints_say(bench: Bench, tmp_path: Path) -> Non
     initiator, responder = bench.pair({}, {})
     talk(bench, initiator, responder)
     responder.qp.post_recv(bytearray(1))
-    stag = bench.pd.register(bytearray(8)).stag
+    stag = bench.pd.register(bytearray(8), stream=responder.qp.stream).stag
     initiator.qp.post_send(Opcode.SEND_WITH_INV, b"1", stag=stag, solicited=True)
     initiator.qp.post_send(Opcode.RDMA_READ, bytearray(8), stag=stag)
     bench.carry(initiator, responder)

@@ -319,7 +319,7 @@ class Play(Tables):
         entries: dict[tuple[int, int], AssociationKey] = {}
         for key in KEYS:
             for move in insert(entries, key, RnicConfig().associations):
-                entries[move.way, move.place] = move.key
+                entries[move.way, move.slot] = move.key
                 self.carry_out(
                     commands.set_association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
                 )

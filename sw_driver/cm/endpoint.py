@@ -356,6 +356,7 @@ class Endpoint(Owner):
             except (BlockingIOError, InterruptedError):
                 blocked = True
                 continue
+            self._tap(True, bytes(piece[:sent]))
             if sent < len(piece):
                 self._outgoing[0] = memoryview(piece)[sent:]
             else:
@@ -375,11 +376,20 @@ class Endpoint(Owner):
             else:
                 self._loop.remove_reader(sock)
 
+    def receive(self, octets: bytes) -> None:
+        """Takes octets of the socket."""
+        self._tap(False, octets)
+        self.connection.receive(octets)
+
+    def _tap(self, sent: bool, octets: bytes) -> None:
+        if self.pump.tap is not None:
+            self.pump.tap(self, sent, octets)
+
     def _drain(self, sock: socket.socket) -> None:
         """Takes the octets that came before TCP failed."""
         with suppress(OSError, RnicError):
             while octets := sock.recv(_READ):
-                self.connection.receive(octets)
+                self.receive(octets)
 
     def _readable(self, sock: socket.socket) -> None:
         try:
@@ -391,7 +401,7 @@ class Endpoint(Owner):
             return
         if octets:
             try:
-                self.connection.receive(octets)
+                self.receive(octets)
             except Exception as error:
                 self.fail(error)
                 return

@@ -254,7 +254,7 @@ class ConnectRequest:
         connection = endpoint.connection
         try:
             endpoint.measure(self._sock)
-            connection.receive(self._octets)
+            endpoint.receive(self._octets)
             connection.accept(private_data, rtr=rtr)
             self._answered = True
             endpoint.open(self._sock, self.peer)

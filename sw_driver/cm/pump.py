@@ -6,6 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from ..base.errors import UnsupportedDevice
@@ -43,7 +44,14 @@ class Pump:
 
     The pump works from the moment in which octets are handed over until the device is idle; in
     between it uses no time.
+
+    Attributes
+    ----------
+    tap
+        Called with a connection, whether it has sent, and the octets that its socket has carried.
     """
+
+    tap: Callable[[Owner, bool, bytes], object] | None = None
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self.context, self.loop = context, loop

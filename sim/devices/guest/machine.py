@@ -21,6 +21,12 @@ _START = 300.0
 _END = re.compile(rb"(?:^|\n)=== (\d+)\r?\n")
 
 
+def check_qemu() -> None:
+    """Raises :class:`ToolError` if there is no QEMU."""
+    if shutil.which("qemu-system-x86_64") is None:
+        raise ToolError("QEMU is missing, which runs the guest: install qemu-system-x86")
+
+
 class Output(NamedTuple):
     """The exit status of a command in the guest, and the text that the command has printed."""
 
@@ -55,8 +61,7 @@ class Guest:
         return "127.0.0.1", self._ports[port]
 
     async def __aenter__(self) -> Self:
-        if shutil.which("qemu-system-x86_64") is None:
-            raise ToolError("QEMU is missing, which runs the guest: install qemu-system-x86")
+        check_qemu()
         self.process = await asyncio.create_subprocess_exec(
             *_command(self._image, self._ports),
             stdin=asyncio.subprocess.PIPE,

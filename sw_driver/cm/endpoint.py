@@ -411,8 +411,11 @@ class Endpoint(Owner):
 
     def _lose(self, error: OSError) -> None:
         if not self.ended:
+            advice = "connect again"
+            if not self.connection.started:
+                advice = "check that an iWARP server listens there"
             self.connection.lost(
-                ConnectionLost(f"the connection to {self.peer} is lost ({error}): connect again")
+                ConnectionLost(f"the connection to {self.peer} is lost ({error}): {advice}")
             )
         self._close()
 

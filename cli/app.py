@@ -24,7 +24,7 @@ class _Commands(TyperGroup):
             return None
         single = typer.Typer(add_completion=False)
         try:
-            function = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+            found = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
         except ModuleNotFoundError as error:
             sentence = missing(error, COMMANDS[cmd_name])
             if sentence is None:
@@ -33,7 +33,11 @@ class _Commands(TyperGroup):
                 lambda: _refuse(sentence)
             )
         else:
-            single.command(cmd_name)(function)
+            if isinstance(found, typer.Typer):  # it has commands of its own
+                group = typer.main.get_command(found)
+                group.name = cmd_name
+                return group
+            single.command(cmd_name)(found)
         return typer.main.get_command(single)
 
 

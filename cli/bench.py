@@ -13,6 +13,7 @@ from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS
 from ..sim.campaigns import bench as numbers
 from ..sim.campaigns.others import Peer
+from ..sim.devices import speed
 from ..sim.reports import plots as drawing
 from .outcome import BadInput, exits
 from .terminal import bar, console, print_table
@@ -40,6 +41,9 @@ def bench(
     ] = None,
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Also measure DDP over SCTP; its build takes minutes.")
+    ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also send messages through connections on loopback.")
     ] = False,
     peer: Annotated[
         list[str] | None,
@@ -82,6 +86,9 @@ def bench(
             WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, peers=peers,
             seeds=range(1, seeds + 1), xilinx=xilinx, progress=progress,
         )  # fmt: skip
+    if live:
+        # Where most of the time is Python's, another width makes little difference.
+        results["live"] = speed.measure(width or min(WIDTHS))
     if plots is not None:
         drawing.draw(results, plots)
     if json_:
@@ -97,6 +104,15 @@ _SIMULATION = {
     "cycles": "cycles",
     "seconds": "seconds",
     "kcycles_per_second": "kcycles/s",
+}
+_LIVE = {
+    "width": "width",
+    "octets": "octets",
+    "messages": "messages",
+    "cycles": "cycles",
+    "seconds": "seconds",
+    "messages_per_second": "messages/s",
+    "megabits_per_second": "Mb/s",
 }
 _PNR = {
     "block": "block",
@@ -144,12 +160,13 @@ def print_results(console: Console, results: numbers.Results) -> None:
 
     for title, kind, headings in (
         ("Simulation", "simulation", _SIMULATION),
+        ("Messages through connections and the simulated gateware", "live", _LIVE),
         ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
         ("Xilinx, yosys", "xilinx", _XILINX),
     ):
         lines = [
             ["" if row[name] is None else str(row[name]) for name in headings]
-            for row in results[kind]
+            for row in results.get(kind, ())
         ]
         if lines:
             print_table(console, title, list(headings.values()), lines)

@@ -90,8 +90,11 @@ def _without_violation(rows: list[Row], known: list[Violation]) -> str:
     """Returns a sentence that counts the sentences without a violation."""
     violated = {sentence for violation in known for sentence in violation.sentences}
     open_rows = [row.id for row in rows if row.evidence and row.id not in violated]
-    others = sum(not row.evidence for row in rows)
+    nobody = sum(row.holder == "nobody" for row in rows)
+    others = sum(not row.evidence for row in rows) - nobody
     text = f"{others} of {len(rows)} sentences are for others to honour and have no tests"
+    if nobody:
+        text += f"; {nobody} are not honoured yet"
     if open_rows:
         text += f"; these have tests and no violation: {', '.join(open_rows)}"
     return text

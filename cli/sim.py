@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..hdl.spec.config import RnicConfig
+from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
@@ -21,6 +22,7 @@ from ..sim.engines.choice import load
 from ..sim.replay.differences import find_differences, number_text
 from ..sim.replay.plan import Plan, plan
 from ..sim.replay.regions import RIGHTS, Region
+from ..sim.replay.sending import send as send_again
 from ..sim.reports import report
 from ..sim.reports.report import Result, Run, left_out_text
 from .inputs import Asked, Assume, SctpPort, read_input
@@ -64,6 +66,14 @@ def sim(
         bool,
         typer.Option("--waves", help="Write a VCD to the --out directory or the current one."),
     ] = False,
+    send: Annotated[
+        bool,
+        typer.Option(
+            "--send",
+            help="Instead, send the capture's messages by the golden model, and compare the octets"
+            " with those of the capture.",
+        ),
+    ] = False,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
@@ -75,6 +85,11 @@ def sim(
     130: interrupted.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
+    if send:
+        if regions is not None or out is not None or waves:
+            raise BadInput("--send runs no gateware: leave out --regions, --out and --waves")
+        _send(asked, width)
+        return
     result, waveforms = _simulate(asked, width, out, engine, waves)
     if out is not None:
         report.write(result, out)
@@ -135,6 +150,38 @@ def _simulate(
             )
         result.runs.append(Run(each, outcome, memory, find_differences(each, outcome, memory)))
     return result, waveforms
+
+
+def _send(asked: Asked, width: int) -> None:
+    """Sends a capture's messages by the golden model, and prints the comparison."""
+    found = read_input(asked, RnicConfig(width=width))
+    results = send_again(found.traffic)
+    terminal = console()
+    headings = "from", "to", "LLP", "messages", "segments", "MULPDU", "other PAD", "differences"
+    rows = []
+    for each in results:
+        counts = each.messages, each.segments, each.mulpdu, each.padded, len(each.differences)
+        ends = str(each.stream.source), str(each.stream.destination)
+        rows.append([*ends, _way(each.stream), *map(str, counts)])
+    name = asked.capture or "generated workload"
+    print_table(terminal, f"{name}: sent by the golden model", headings, rows)
+    apart = sum(each.left_out for each in results)
+    left_out = [
+        *found.left_out,
+        *([LeftOut(apart, "segment", "the message is not whole")] if apart else []),
+    ]
+    print_notes(terminal, found.notes, left_out)
+    differences = [difference for each in results for difference in each.differences]
+    print_differences(terminal, differences)
+    segments = sum(each.segments for each in results)
+    terminal.print(
+        f"{colored('differ' if differences else 'agree', not differences)}: golden model and"
+        f" senders {'differ' if differences else 'agree'} on {_count(segments, 'segment')}"
+        f"{escape(left_out_text(left_out))}",
+        soft_wrap=True,
+    )
+    if differences:
+        raise typer.Exit(DIFFERS)
 
 
 def _progress(

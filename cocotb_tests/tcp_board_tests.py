@@ -119,8 +119,8 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
             markers=each.markers,
         ):
             await link.write(
-                board.address("TCP_PLACE"),
-                [board.pack("TCP_PLACE", connection=index, field=field), word, 1],
+                board.address("TCP_SELECT"),
+                [board.pack("TCP_SELECT", connection=index, field=field), word, 1],
             )
     # Insert the frames at the position of the packets.
     first = planned.operations.index(packets[0])
@@ -140,7 +140,7 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
     assert find_differences(planned, outcome, memory) == []
     assert planned.expected_memory().any() and outcome.completions and outcome.events
     for index in range(len(connections)):
-        await link.write(board.address("TCP_PLACE"), [board.pack("TCP_PLACE", connection=index)])
+        await link.write(board.address("TCP_SELECT"), [board.pack("TCP_SELECT", connection=index)])
         acknowledged, window = model.peer(index)
         assert await link.read(board.address("TCP_NEXT"), 3) == [
             model.next(index),

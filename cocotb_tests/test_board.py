@@ -16,6 +16,7 @@ from ddp_rnic.sim.devices import board_gates
 from ddp_rnic.sim.engines.cocotb_engine import run_tests_on
 
 
+@pytest.mark.long
 def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 

@@ -887,7 +887,7 @@ def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: 
 
 @pytest.mark.parametrize("coalesce", [0, 1, 2, 4])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_so_many_completions_call(width: int, coalesce: int) -> None:
+def test_a_number_of_completions_calls(width: int, coalesce: int) -> None:
     peers = Peers()
     operations: list[Operation] = []
     for k in range(8):

@@ -331,8 +331,8 @@ class Control(wiring.Component):
             # The registers stay while the table is written word by word: the host's next access
             # takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
-            write.way.eq(registers.assoc_place[16]),
-            write.place.eq(registers.assoc_place),
+            write.way.eq(registers.assoc_slot[16]),
+            write.slot.eq(registers.assoc_slot),
             *(entry[name].eq(Cat(getattr(registers, f"assoc_{end}{k}") for k in range(4)))
               for name, end in (("source", "src"), ("destination", "dst"))),
             entry.source_port.eq(registers.assoc_ports[:16]),

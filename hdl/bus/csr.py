@@ -136,15 +136,15 @@ def _select(m, ports, waits, address, name):
     """
     used = sorted({register.address >> 6 for register, _ in ports})
     rows = Signal(len(used), name=f"{name}_rows")
-    places = Signal(16, name=f"{name}_places")
+    columns = Signal(16, name=f"{name}_columns")
     hits = Signal(len(ports), name=f"{name}_hit")
     with m.If(waits):
         m.d.sync += [
             rows.eq(Cat(address[6:] == row for row in used)),
-            places.eq(1 << address[2:6]),
+            columns.eq(1 << address[2:6]),
         ]
     m.d.sync += hits.eq(Cat(
-        rows[used.index(register.address >> 6)] & places[register.address >> 2 & 15]
+        rows[used.index(register.address >> 6)] & columns[register.address >> 2 & 15]
         for register, _ in ports))
     return hits
 

@@ -159,12 +159,12 @@ class Endpoint(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         bus = self.bus
-        steps = Signal(self.latency + 1)
+        elapsed = Signal(self.latency + 1)
         writes = Signal()
         free = Signal()
-        m.d.comb += free.eq(~steps.any() & ~bus.b.valid & ~bus.r.valid)
+        m.d.comb += free.eq(~elapsed.any() & ~bus.b.valid & ~bus.r.valid)
         m.d.sync += [
-            self.write.eq(0), self.read.eq(0), steps.eq(steps << 1),
+            self.write.eq(0), self.read.eq(0), elapsed.eq(elapsed << 1),
             bus.aw.ready.eq(0), bus.w.ready.eq(0), bus.ar.ready.eq(0),
         ]
         with m.If(free & bus.aw.valid & bus.w.valid & ~bus.aw.ready):
@@ -172,18 +172,18 @@ class Endpoint(wiring.Component):
                 self.address.eq(bus.aw.payload.addr[2:]),
                 self.data.eq(bus.w.payload.data),
                 self.write.eq(bus.w.payload.strb),
-                bus.aw.ready.eq(1), bus.w.ready.eq(1), writes.eq(1), steps.eq(1),
+                bus.aw.ready.eq(1), bus.w.ready.eq(1), writes.eq(1), elapsed.eq(1),
             ]
         with m.Elif(free & bus.ar.valid & ~bus.ar.ready):
             m.d.sync += [
                 self.address.eq(bus.ar.payload.addr[2:]),
-                self.read.eq(1), bus.ar.ready.eq(1), writes.eq(0), steps.eq(1),
+                self.read.eq(1), bus.ar.ready.eq(1), writes.eq(0), elapsed.eq(1),
             ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
         with m.If(bus.r.ready):
             m.d.sync += bus.r.valid.eq(0)
-        with m.If(steps[-1]):
+        with m.If(elapsed[-1]):
             resp = Mux(self.found, Response.OKAY, Response.SLVERR)
             m.d.sync += [
                 bus.b.valid.eq(writes), bus.b.payload.resp.eq(resp),

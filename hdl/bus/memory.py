@@ -110,6 +110,7 @@ class PlacementMemory(wiring.Component):
         words = self.width // 32
         select = words.bit_length() - 1
         # A word is never read in the cycle in which it is written, or its value is not used then.
+        # Not a BlockRam, which has no strobes for octets.
         m.submodules.storage = storage = memory.Memory(
             shape=self.width, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

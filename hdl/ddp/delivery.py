@@ -1,11 +1,12 @@
 """Delivers every message whose octets are all in host memory, by writing its completion."""
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
+from ..lib.blockram import BlockRam
 from ..lib.credits import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
 from ..spec import completion
@@ -136,18 +137,14 @@ class Due(wiring.Component):
             self.shape, depth=self.config.backlog, relaxed=self.config.relaxed)
         m.submodules.failed = failed = Store(16, depth=QUEUE)
         m.submodules.stage = stage = Stage(16)
-        m.submodules.states = states = memory.Memory(
-            shape=1, depth=self.config.streams, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        read, write = states.read_port(), states.write_port()
+        m.submodules.states = states = BlockRam(1, self.config.streams)
+        write = states.write
         clear_1 = Signal.like(self.clear.p)
         clears = Signal()
         head = Signal(self.shape)
         some, due = Signal(), Signal()
         leaves, moves = Signal(), Signal()
         left = Signal(2)
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(reset_less=True)
         retires, fails = Signal(), Signal()
 
         # When a placement is retired, its stream's state is written one cycle before the first
@@ -166,9 +163,9 @@ class Due(wiring.Component):
             clear_1.eq(self.clear.payload),
             failed.i.valid.eq(fails),
             failed.i.payload.eq(self.done.payload.stream),
-            write.en.eq(clears | fails),
-            write.data.eq(~clears),
-            write.addr.eq(Mux(clears, clear_1, self.done.payload.stream)),
+            write.valid.eq(clears | fails),
+            write.payload.data.eq(~clears),
+            write.payload.address.eq(Mux(clears, clear_1, self.done.payload.stream)),
         ]
         with m.If(retires):
             m.d.sync += self.retired.eq(self.retired + 1)
@@ -180,10 +177,10 @@ class Due(wiring.Component):
             return ~(self.retired - count)[15]
 
         m.d.comb += [
-            leaves.eq(some & due & ~write.en),
+            leaves.eq(some & due & ~write.valid),
             moves.eq(~some | leaves),
             waiting.o.ready.eq(moves),
-            read.addr.eq(head.stream),
+            states.address[0].eq(head.stream),
         ]
         m.d.sync += due.eq(Mux(moves, reached(waiting.o.payload.count), reached(head.count)))
         with m.If(moves):
@@ -191,13 +188,10 @@ class Due(wiring.Component):
         with m.If(moves & waiting.o.valid):
             m.d.sync += head.eq(waiting.o.payload)
 
-        m.d.sync += [
-            left.eq(Cat(leaves, left)),
-            held.eq(read.data),
-        ]
+        m.d.sync += left.eq(Cat(leaves, left))
         m.d.comb += [
             self.o.valid.eq(left[1]),
-            self.o.payload.eq(held),
+            self.o.payload.eq(states.data[0]),
             self.busy.eq(waiting.o.valid | some | left.any()),
         ]
         return m
@@ -273,12 +267,12 @@ class Ring(wiring.Component):
         started, allowed, room = Signal(), Signal(), Signal()
         issue = Signal()
         good, bad = Signal(), Signal()
-        # Masks for ``issued``: the bits of an entry's place, and the one that gives the phase.
-        mask, turn = Signal(15), Signal(16)
+        # Masks for ``issued``: the bits of an entry's index, and the one that gives the phase.
+        mask, lap = Signal(15), Signal(16)
         with m.If(self.enable & ~started):
             m.d.sync += [
                 mask.eq(Cat(self.size > k for k in range(15))),
-                turn.eq(Cat(self.size == k for k in range(16))),
+                lap.eq(Cat(self.size == k for k in range(16))),
             ]
 
         # An entry is free if ``issued`` is at or past ``consumer`` by less than the ring's size.
@@ -326,10 +320,10 @@ class Ring(wiring.Component):
         with m.If(restarts):
             m.d.sync += [issued.eq(0), producer.eq(0), failed.eq(0)]
         m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
-        self._write(m, mask, turn, credits, go=room & credits.ok, issue=issue)
+        self._write(m, mask, lap, credits, go=room & credits.ok, issue=issue)
         return m
 
-    def _write(self, m, mask, turn, credits, *, go, issue):
+    def _write(self, m, mask, lap, credits, *, go, issue):
         """Sends a completion in beats, and its address, once one is there and ``go`` is high."""
         width = self.config.width
         beats = max(1, 8 * completion.OCTETS // width)
@@ -359,7 +353,7 @@ class Ring(wiring.Component):
         step_1, step_2 = Signal(), Signal()
         first_1, first_2, first_3 = Signal(), Signal(), Signal()
         beat_1, beat_2 = Signal(beat), Signal(beat)
-        entry_1, turn_1 = Signal.like(mask), Signal.like(turn)
+        entry_1, lap_1 = Signal.like(mask), Signal.like(lap)
         low_2, low_3 = Signal(half + 1), Signal(half)
         high_3 = Signal(64 - 5 - half)
         entry = self.i.payload.as_value()
@@ -376,11 +370,11 @@ class Ring(wiring.Component):
             entry_1.eq(self.issued & mask),
         ]
         with m.If(issue):
-            m.d.sync += turn_1.eq(self.issued & turn)
+            m.d.sync += lap_1.eq(self.issued & lap)
         with m.If(step_1):
             m.d.sync += [beat_2.eq(beat_1), low_2.eq(self.base[5 : 5 + half] + entry_1)]
             with m.If(beat_1.last):
-                m.d.sync += beat_2.data[phase_bit].eq(~turn_1.any())
+                m.d.sync += beat_2.data[phase_bit].eq(~lap_1.any())
         with m.If(step_2):
             m.d.sync += [low_3.eq(low_2), high_3.eq(self.base[5 + half :] + low_2[half])]
         m.d.comb += [

@@ -142,6 +142,7 @@ class Pending(wiring.Component):
 
     @staticmethod
     def _memory(shape):
+        # Not a BlockRam, whose ports take their values together; here each takes its own.
         return memory.Memory(
             shape=shape, depth=IN_FLIGHT, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
 

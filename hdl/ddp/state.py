@@ -1,8 +1,10 @@
 """Keeps the error state of every stream."""
 
 from amaranth import *
-from amaranth.lib import memory, wiring
+from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+
+from ..lib.blockram import BlockRam
 
 __all__ = ["ErrorState"]
 
@@ -32,11 +34,9 @@ class ErrorState(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.storage = storage = memory.Memory(
-            shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-        read, write = storage.read_port(), storage.write_port()
-        # Without reset, to become the output register of the block RAM; then one near the reader.
-        known, near = Signal(reset_less=True), Signal(reset_less=True)
+        m.submodules.states = states = BlockRam(1, self.streams)
+        # The value from the block RAM, in a register near the reader.
+        near = Signal(reset_less=True)
         # index[k] came k cycles ago. The table lacks the updates of the last five look-ups. Four of
         # them are compared one cycle before the last one is known.
         index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 8))]
@@ -46,15 +46,14 @@ class ErrorState(wiring.Component):
         for k in reversed(range(4)):
             state = Mux(earlier_same[k], became[k], state)
         m.d.comb += [
-            read.addr.eq(self.index),
-            write.addr.eq(index[5]),
+            states.address[0].eq(self.index),
+            states.write.payload.address.eq(index[5]),
             self.ended.eq(Mux(same, became[0], before)),
         ]
         m.d.sync += [
-            write.en.eq(self.update),
-            write.data.eq(self.becomes),
-            known.eq(read.data),
-            near.eq(known),
+            states.write.valid.eq(self.update),
+            states.write.payload.data.eq(self.becomes),
+            near.eq(states.data[0]),
             before.eq(state),
             same.eq(index[3] == index[4]),
             earlier_same.eq(Cat(index[2] == index[k] for k in range(4, 8))),

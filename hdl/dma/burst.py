@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import Response
 from ..lib.credits import Credits
 from ..lib.stream import Backlog, Queue, Skid, Stage, Store
-from .prepare import Geometry
-from .steps import Steps
+from .jobs import Geometry
+from .sequencer import JobSequencer
 
 __all__ = ["Bursts", "Done"]
 
@@ -69,8 +69,8 @@ class Addresses(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         geometry = self.geometry
-        m.submodules.steps = steps = Steps(self.job)
-        body = steps.body
+        m.submodules.sequencer = sequencer = JobSequencer(self.job)
+        body = sequencer.body
         # The page number is added up in two halves, one per cycle.
         half = geometry.page // 2
         valid1 = Signal()
@@ -79,21 +79,21 @@ class Addresses(wiring.Component):
         position1 = Signal(geometry.burst, reset_less=True)
         burst1 = Signal.like(self.o.payload, reset_less=True)
 
-        wiring.connect(m, wiring.flipped(self.i), steps.i)
+        wiring.connect(m, wiring.flipped(self.i), sequencer.i)
         m.d.comb += [
-            steps.go.eq(self.go),
-            self.taken.eq(steps.valid),
-            self.busy.eq(steps.busy),
+            sequencer.go.eq(self.go),
+            self.taken.eq(sequencer.valid),
+            self.busy.eq(sequencer.busy),
         ]
-        m.d.sync += [valid1.eq(steps.valid), self.o.valid.eq(valid1)]
-        with m.If(steps.valid):
+        m.d.sync += [valid1.eq(sequencer.valid), self.o.valid.eq(valid1)]
+        with m.If(sequencer.valid):
             m.d.sync += [
-                low1.eq(body.page[:half] + steps.index),
+                low1.eq(body.page[:half] + sequencer.index),
                 high1.eq(body.page[half:]),
-                position1.eq(Mux(steps.first, body.position, 0)),
-                burst1.len.eq(Mux(steps.first, body.first,
-                                  Mux(steps.last, body.final, (1 << geometry.burst) - 1))),
-                burst1.final.eq(steps.last & body.last),
+                position1.eq(Mux(sequencer.first, body.position, 0)),
+                burst1.len.eq(Mux(sequencer.first, body.first,
+                                  Mux(sequencer.last, body.final, (1 << geometry.burst) - 1))),
+                burst1.final.eq(sequencer.last & body.last),
                 burst1.stream.eq(body.stream),
             ]
         with m.If(valid1):

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Prefetch, nibbles
-from .outlet import ExceptionBeat
+from .output_queue import ExceptionBeat
 
 __all__ = ["ExceptionQueue"]
 

@@ -11,8 +11,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Store, any_of, delayed
-from .prepare import LENGTH_BITS, Placement
-from .steps import Job, Steps
+from .jobs import LENGTH_BITS, Placement
+from .sequencer import Job, JobSequencer
 
 __all__ = ["PAGE_SHIFTS", "PageCut", "PageEntry", "PagedPlacement"]
 
@@ -235,9 +235,9 @@ class PageCut(wiring.Component):
         placement = Placement(self.config, sources=self.sources)
         m.submodules.measure = measure = Measure(self.config, sources=self.sources)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
-        m.submodules.steps = steps = Steps(measure.job)
+        m.submodules.sequencer = sequencer = JobSequencer(measure.job)
         m.submodules.pieces = pieces = Store(placement, depth=QUEUE)
-        body, whole = steps.body, steps.body.placement
+        body, whole = sequencer.body, sequencer.body.placement
         piece = Signal(placement)
         paged = Signal()
         beat_bits = self.config.octets.bit_length() - 1
@@ -246,32 +246,32 @@ class PageCut(wiring.Component):
         # No queue overflows: at most half of its capacity can be on the way.
         wiring.connect(m, wiring.flipped(self.i), measure.i)
         wiring.connect(m, measure.o, jobs.i)
-        wiring.connect(m, jobs.o, steps.i)
-        m.d.comb += steps.go.eq(pieces.half)
+        wiring.connect(m, jobs.o, sequencer.i)
+        m.d.comb += sequencer.go.eq(pieces.half)
         m.d.sync += [
             self.ready.eq(jobs.half),
-            coming.eq(Cat(steps.valid, coming)),
+            coming.eq(Cat(sequencer.valid, coming)),
         ]
 
         # Cut. A piece that may not leave yet is computed again.
-        with m.If(steps.busy):
+        with m.If(sequencer.busy):
             m.d.sync += [
                 *(piece[name].eq(whole[name]) for name in placement.names if name != "release"),
-                piece.address.eq(Mux(steps.first, whole.address, 0)),
-                piece.last.eq(whole.last & steps.last),
+                piece.address.eq(Mux(sequencer.first, whole.address, 0)),
+                piece.last.eq(whole.last & sequencer.last),
                 # A placement may itself be a piece, and may then free no more than the beats before
                 # it. So its own pieces must not free more either, and then less again.
-                piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
+                piece.release.eq(Mux(sequencer.last, whole.release, whole.start >> beat_bits)),
                 paged.eq(body.paged),
-                self.index.eq(body.slot + steps.index),
+                self.index.eq(body.slot + sequencer.index),
             ]
-        with m.If(steps.valid):
+        with m.If(sequencer.valid):
             m.d.sync += [
-                piece.start.eq(Mux(steps.first, whole.start, piece.start + piece.length)),
+                piece.start.eq(Mux(sequencer.first, whole.start, piece.start + piece.length)),
                 piece.length.eq(Mux(
-                    steps.first,
-                    Mux(steps.last, whole.length, body.room),
-                    Mux(steps.last, body.final, body.page),
+                    sequencer.first,
+                    Mux(sequencer.last, whole.length, body.room),
+                    Mux(sequencer.last, body.final, body.page),
                 )),
             ]
 
@@ -288,5 +288,6 @@ class PageCut(wiring.Component):
         ]
         m.d.comb += [pieces.i.valid.eq(coming[-1]), pieces.o.ready.eq(self.go)]
         m.d.sync += self.busy.eq(
-            self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | pieces.o.valid)
+            self.i.valid | measure.busy | jobs.o.valid | sequencer.busy | coming.any()
+            | pieces.o.valid)
         return m

@@ -8,8 +8,8 @@ from ..bus.axi import AxiWrite
 from ..lib.credits import Credits
 from ..lib.stream import Store
 from .burst import Bursts, Done
-from .outlet import ExceptionBeat, Outlet
-from .prepare import Placement, Prepare
+from .jobs import JobMaker, Placement
+from .output_queue import ExceptionBeat, OutputQueue
 from .slots import Align, Slots
 
 __all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
@@ -100,8 +100,8 @@ class PlacementDma(wiring.Component):
 
     def __init__(self, config, *, sources=1):
         self.config = config
-        self.prepare = Prepare(config, sources=sources)
-        self.slots = Slots(config, self.prepare.slot_job)
+        self.job_maker = JobMaker(config, sources=sources)
+        self.slots = Slots(config, self.job_maker.slot_job)
         super().__init__({
             "i": In(stream.Signature(Placement(config, sources=sources), always_ready=True)),
             "ready": Out(1),
@@ -123,13 +123,13 @@ class PlacementDma(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.prepare = prepare = self.prepare
-        m.submodules.slot_jobs = slot_jobs = Store(prepare.slot_job, depth=QUEUE)
-        m.submodules.burst_jobs = burst_jobs = Store(prepare.burst_job, depth=QUEUE)
+        m.submodules.job_maker = job_maker = self.job_maker
+        m.submodules.slot_jobs = slot_jobs = Store(job_maker.slot_job, depth=QUEUE)
+        m.submodules.burst_jobs = burst_jobs = Store(job_maker.burst_job, depth=QUEUE)
         m.submodules.slots = slots = self.slots
         m.submodules.align = align = Align(config)
-        m.submodules.outlet = outlet = Outlet(config.width, depth=QUEUE)
-        m.submodules.bursts = bursts = Bursts(config, prepare.burst_job)
+        m.submodules.output_queue = output_queue = OutputQueue(config.width, depth=QUEUE)
+        m.submodules.bursts = bursts = Bursts(config, job_maker.burst_job)
         m.submodules.credits = credits = Credits(QUEUE)
         m.submodules.ready = ready = Ready()
 
@@ -140,31 +140,31 @@ class PlacementDma(wiring.Component):
             ready.room.eq(slot_jobs.half & burst_jobs.half),
             ready.accept.eq(self.i.valid),
             ready.busy.eq(slots.busy | slot_jobs.o.valid | burst_jobs.o.valid | ~bursts.idle
-                          | ~credits.idle | outlet.w.valid | outlet.exceptions.valid),
+                          | ~credits.idle | output_queue.w.valid | output_queue.exceptions.valid),
             self.idle.eq(ready.idle),
         ]
-        wiring.connect(m, wiring.flipped(self.i), prepare.i)
-        # No block waits from the slots to the outlet: every beat has a place there in advance.
-        wiring.connect(m, prepare.slots, slot_jobs.i)
-        wiring.connect(m, prepare.bursts, burst_jobs.i)
+        wiring.connect(m, wiring.flipped(self.i), job_maker.i)
+        # No block from the slots to the output queue waits: each beat has its entry in advance.
+        wiring.connect(m, job_maker.slots, slot_jobs.i)
+        wiring.connect(m, job_maker.bursts, burst_jobs.i)
         wiring.connect(m, slot_jobs.o, slots.i)
         wiring.connect(m, burst_jobs.o, bursts.i)
         wiring.connect(m, wiring.flipped(self.release), slots.release)
-        wiring.connect(m, slots.heading, outlet.heading)
-        wiring.connect(m, align.o, outlet.i)
+        wiring.connect(m, slots.heading, output_queue.heading)
+        wiring.connect(m, align.o, output_queue.i)
         m.d.comb += [
             slots.go.eq(credits.soon),
             credits.open.eq(1),
             credits.take.eq(slots.sent),
-            credits.give.eq(outlet.taken),
+            credits.give.eq(output_queue.taken),
             self.read_address.eq(slots.read_address),
             align.i_valid.eq(slots.o_valid),
             align.i.eq(slots.o),
             align.read_data.eq(self.read_data),
             *(getattr(self, name).eq(getattr(slots, name)) for name in self._which),
         ]
-        wiring.connect(m, outlet.exceptions, wiring.flipped(self.exceptions))
-        wiring.connect(m, outlet.w, wiring.flipped(self.bus.w))
+        wiring.connect(m, output_queue.exceptions, wiring.flipped(self.exceptions))
+        wiring.connect(m, output_queue.w, wiring.flipped(self.bus.w))
         wiring.connect(m, bursts.aw, wiring.flipped(self.bus.aw))
         wiring.connect(m, wiring.flipped(self.bus.b), bursts.b)
         wiring.connect(m, bursts.done, wiring.flipped(self.done))

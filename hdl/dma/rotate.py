@@ -51,14 +51,14 @@ class Rotate(wiring.Component):
                                 reset_less=True)
                 m.d.sync += amount.eq(amounts[later])
                 amounts[later] = amount
-            turned = Signal(8 * self.octets, name=f"turned{stage}", reset_less=True)
+            rotated = Signal(8 * self.octets, name=f"rotated{stage}", reset_less=True)
             low = 2 * stage
             for lane in range(self.octets):
                 select = selects[lane // GROUP]
-                choices = Array(beat.word_select((lane - (turn << low)) % self.octets, 8)
-                                for turn in range(1 << len(select)))
-                m.d.sync += turned.word_select(lane, 8).eq(choices[select])
-            beat = turned
+                choices = Array(beat.word_select((lane - (rotation << low)) % self.octets, 8)
+                                for rotation in range(1 << len(select)))
+                m.d.sync += rotated.word_select(lane, 8).eq(choices[select])
+            beat = rotated
         m.d.comb += self.o.eq(beat)
         return m
 

@@ -5,10 +5,10 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import delayed
-from .outlet import Heading, OutBeat
-from .prepare import Geometry
+from .jobs import Geometry
+from .output_queue import Heading, OutBeat
 from .rotate import Join, Lanes, Rotate
-from .steps import Steps
+from .sequencer import JobSequencer
 
 __all__ = ["Align", "Slot", "Slots"]
 
@@ -93,8 +93,8 @@ class Slots(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.steps = steps = Steps(self.job)
-        body = steps.body
+        m.submodules.sequencer = sequencer = JobSequencer(self.job)
+        body = sequencer.body
         silent = Signal()
         valid1 = Signal()
         slot1 = Signal(self.slot, reset_less=True)
@@ -102,29 +102,29 @@ class Slots(wiring.Component):
         done = Signal(3)
         releases = Signal(data.ArrayLayout(self.release.payload.shape(), 3), reset_less=True)
 
-        wiring.connect(m, wiring.flipped(self.i), steps.i)
+        wiring.connect(m, wiring.flipped(self.i), sequencer.i)
         m.d.comb += [
-            steps.go.eq(self.go),
-            self.busy.eq(steps.busy),
-            silent.eq(steps.last & body.silent),
-            self.sent.eq(steps.valid & ~silent),
+            sequencer.go.eq(self.go),
+            self.busy.eq(sequencer.busy),
+            silent.eq(sequencer.last & body.silent),
+            self.sent.eq(sequencer.valid & ~silent),
         ]
         m.d.sync += [
-            self.heading.valid.eq(self.sent & steps.first & body.exception),
+            self.heading.valid.eq(self.sent & sequencer.first & body.exception),
             self.heading.payload.reason.eq(body.reason),
             self.heading.payload.stream.eq(body.stream),
             self.heading.payload.sequence.eq(body.sequence),
-            valid1.eq(steps.valid),
-            self.read_address.eq(body.start + steps.index),
-            position1.eq(body.position + steps.index),
+            valid1.eq(sequencer.valid),
+            self.read_address.eq(body.start + sequencer.index),
+            position1.eq(body.position + sequencer.index),
             slot1.rotate.eq(body.rotate),
             slot1.ahead.eq(body.ahead),
-            slot1.last.eq(steps.last),
+            slot1.last.eq(sequencer.last),
             slot1.silent.eq(silent),
-            slot1.final.eq(Mux(body.silent, steps.penultimate, steps.last)),
+            slot1.final.eq(Mux(body.silent, sequencer.penultimate, sequencer.last)),
             slot1.exception.eq(body.exception),
             # Inner beats are whole; ``high`` is set one cycle later, when ``final`` is known.
-            slot1.low.eq(Mux(steps.first, body.first_lane, 0)),
+            slot1.low.eq(Mux(sequencer.first, body.first_lane, 0)),
             slot1.high.eq(body.last_lane),
         ]
         m.d.sync += [
@@ -134,7 +134,7 @@ class Slots(wiring.Component):
             self.o.edge.eq(slot1.final | position1.all()),
         ]
         m.d.sync += [
-            done.eq(Cat(steps.valid & steps.last, done)),
+            done.eq(Cat(sequencer.valid & sequencer.last, done)),
             releases.eq(Cat(body.release, releases)),
         ]
         m.d.comb += [

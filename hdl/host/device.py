@@ -194,12 +194,12 @@ class Device(wiring.Component):
         m.submodules.tcp = tcp = self._tcp
         wiring.connect(m, crossing.o, tcp.i)
         wiring.connect(m, tcp.packets, rnic.packets)
-        place = registers.tcp_place
+        select = registers.tcp_select
         write = tcp.write.payload
         with m.If(~tcp.write.valid):
             m.d.sync += [
                 tcp.write.valid.eq(registers.tcp_write),
-                write.index.eq(place[:8]), write.field.eq(place[8:]),
+                write.index.eq(select[:8]), write.field.eq(select[8:]),
                 write.word.eq(registers.tcp_word),
             ]
         with m.Elif(tcp.write.ready):
@@ -207,7 +207,7 @@ class Device(wiring.Component):
         m.d.comb += [
             registers.cap_connections.eq(tcp.connections),
             registers.cap_tcp_window.eq(tcp.window),
-            tcp.look.eq(place[:8]),
+            tcp.look.eq(select[:8]),
             registers.tcp_next.eq(tcp.next),
             registers.tcp_acknowledged.eq(tcp.peer.acknowledged),
             registers.tcp_state.eq(Cat(tcp.peer.window, tcp.broken, tcp.write.valid)),

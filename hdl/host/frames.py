@@ -5,9 +5,10 @@ from amaranth.lib import memory, stream, wiring
 from amaranth.lib.cdc import PulseSynchronizer
 from amaranth.lib.wiring import In, Out
 
-from ..dma.outlet import ExceptionBeat
+from ..dma.output_queue import ExceptionBeat
 from ..eth.rgmii import GmiiOctet
 from ..eth.transmit import FrameTransmit
+from ..lib.blockram import BlockRam
 from ..spec import board
 
 __all__ = ["OneByOne", "ReceivedPacket", "TransmitFrame"]
@@ -98,11 +99,7 @@ class ReceivedPacket(wiring.Component):
         octets = self.width // 8
         select = (self.width // 32).bit_length() - 1
         # Host and stream take turns: a word is never read while it is written.
-        m.submodules.storage = storage = memory.Memory(
-            shape=self.width, depth=board.RECEIVED.size // octets, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        write, read = storage.write_port(), storage.read_port()
-        held = Signal(self.width, reset_less=True)
+        m.submodules.ram = ram = BlockRam(self.width, board.RECEIVED.size // octets)
         word, word_1 = Signal(select), Signal(select)
         beats = Signal(16 - select - 2)
         taken = Signal()
@@ -110,14 +107,13 @@ class ReceivedPacket(wiring.Component):
         m.d.comb += [
             self.i.ready.eq(~self.waits),
             taken.eq(self.i.valid & self.i.ready),
-            write.addr.eq(beats),
-            write.data.eq(beat.data),
-            write.en.eq(taken & (beats < storage.depth)),
-            read.addr.eq(self.address[select:]),
-            read.en.eq(1),
-            self.answer.eq(held.word_select(word_1, 32)),
+            ram.write.payload.address.eq(beats),
+            ram.write.payload.data.eq(beat.data),
+            ram.write.valid.eq(taken & (beats < ram.depth)),
+            ram.address[0].eq(self.address[select:]),
+            self.answer.eq(ram.data[0].word_select(word_1, 32)),
         ]
-        m.d.sync += [held.eq(read.data), word.eq(self.address[:select]), word_1.eq(word)]
+        m.d.sync += [word.eq(self.address[:select]), word_1.eq(word)]
         with m.If(taken):
             m.d.sync += [
                 beats.eq(Mux(beat.last, 0, beats + 1)),
@@ -183,7 +179,7 @@ class TransmitFrame(wiring.Component):
         held = Signal(32, reset_less=True)
         lane, lane_1 = Signal(2), Signal(2)
         # Two memories of 16 bits: a block RAM of 32 bits would be read through an output register
-        # in the writer's clock domain.
+        # in the writer's clock domain. Neither is a BlockRam, which has one domain and no strobes.
         for half in range(2):
             m.submodules[f"storage_{half}"] = storage = memory.Memory(
                 shape=16, depth=board.TRANSMIT.size // 4, init=[], attrs={"ram_style": "block"})

@@ -247,25 +247,20 @@ class UartBridge(wiring.Component):
                     m.next = "Opcode"
             with m.If(s.stop):
                 m.next = "Broken Off"
-        with m.State("Address"):
-            m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
-            with m.If(s.octet.valid):
-                m.d.sync += [
-                    s.address.eq(Cat(s.octet.payload, s.address)), s.octets.eq(s.octets + 1)]
-                with m.If(s.octets == 3):
-                    m.next = "Read"
-                    with m.If(s.writes):
-                        m.next = "Word"
-            with m.If(s.stop):
-                m.next = "Broken Off"
-        with m.State("Word"):
-            m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
-            with m.If(s.octet.valid):
-                m.d.sync += [s.word.eq(Cat(s.octet.payload, s.word)), s.octets.eq(s.octets + 1)]
-                with m.If(s.octets == 3):
-                    m.next = "Write"
-            with m.If(s.stop):
-                m.next = "Broken Off"
+        for state, register, following in (
+                ("Address", s.address, "Read"), ("Word", s.word, "Write")):
+            with m.State(state):
+                m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
+                with m.If(s.octet.valid):
+                    m.d.sync += [
+                        register.eq(Cat(s.octet.payload, register)), s.octets.eq(s.octets + 1)]
+                    with m.If(s.octets == 3):
+                        m.next = following
+                        if state == "Address":
+                            with m.If(s.writes):
+                                m.next = "Word"
+                with m.If(s.stop):
+                    m.next = "Broken Off"
 
     def _access(self, m, s):
         """Adds the states that access the bus, one word at a time, and send the words read."""

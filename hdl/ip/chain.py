@@ -14,7 +14,7 @@ from ..lib.delay import Delay
 from ..lib.stream import any_of, delayed
 from ..spec.net import Protocol
 
-__all__ = ["FIND", "Extension", "Kinds", "Line", "Place", "find", "kinds", "pick"]
+__all__ = ["FIND", "Extension", "Kinds", "Line", "HeaderPosition", "find", "kinds", "pick"]
 
 #: Bits of a position in a frame, in words: enough for the longest extension headers.
 WORD_BITS = 12
@@ -45,7 +45,7 @@ class Kinds(data.StructLayout):
         })
 
 
-class Place(data.StructLayout):
+class HeaderPosition(data.StructLayout):
     """The position and kind of a header.
 
     Members
@@ -141,11 +141,11 @@ class Extension(wiring.Component):
     -------
     i_valid : In(1)
     i_line : In(Line(words))
-    i_place : In(Place())
+    i_header : In(HeaderPosition())
         In step with the beats, from one that is no later than the header to the frame's last.
     i_heads : In(16).array(words)
         The first two octets of each word of the beat, ``FIND`` cycles later.
-    o_valid, o_line, o_place, o_heads
+    o_valid, o_line, o_header, o_heads
         The same, for the next header; or for the same one if it is no extension header.
     """
 
@@ -153,7 +153,7 @@ class Extension(wiring.Component):
 
     def __init__(self, words):
         self.words = words
-        ports = {"valid": 1, "line": Line(words), "place": Place(),
+        ports = {"valid": 1, "line": Line(words), "header": HeaderPosition(),
                  "heads": data.ArrayLayout(16, words)}
         super().__init__(
             {f"i_{name}": In(shape) for name, shape in ports.items()}
@@ -163,25 +163,25 @@ class Extension(wiring.Component):
         m = Module()
         passed = data.StructLayout({"line": Line(self.words), "heads": 16 * self.words})
         m.submodules.beats = beats = Delay(passed, self.LATENCY)
-        m.submodules.places = places = Delay(Place(), self.LATENCY - 1)
-        place = self.i_place
+        m.submodules.headers = headers = Delay(HeaderPosition(), self.LATENCY - 1)
+        header = self.i_header
         valid = Signal(self.LATENCY)
         m.d.comb += [
             beats.i.line.eq(self.i_line),
             beats.i.heads.eq(self.i_heads),
             self.o_line.eq(beats.o.line),
             self.o_heads.eq(beats.o.heads),
-            places.i.eq(place),
+            headers.i.eq(header),
             self.o_valid.eq(valid[-1]),
         ]
         m.d.sync += valid.eq(Cat(self.i_valid, valid))
 
         # Cycles 1 to 5: the header's first word, for its Next Header and length.
-        extends = place.kinds.options | place.kinds.authentication
-        here = find(m, self.i_line, place.word, self.i_valid & extends)
+        extends = header.kinds.options | header.kinds.authentication
+        here = find(m, self.i_line, header.word, self.i_valid & extends)
         head = pick(m, here, [self.i_heads[w] for w in range(self.words)], "head")
         hit = delayed(m, 2, here.any(), "hit")
-        long = delayed(m, FIND + 2, place.kinds.options, "long")
+        long = delayed(m, FIND + 2, header.kinds.options, "long")
 
         # Cycle 6: the header's length in words, without its first 8 octets, or for an
         # Authentication Header with them less 8; and the kind of the next header.
@@ -195,14 +195,14 @@ class Extension(wiring.Component):
         ]
 
         # Cycle 7: the kind of the next header is unknown until this header is reached.
-        before = places.o
+        before = headers.o
         first = delayed(m, self.LATENCY - 1, self.i_line.first, "first")
         waits = before.kinds.options | before.kinds.authentication
         with m.If(reached | ~waits):
             m.d.sync += [
-                self.o_place.word.eq(before.word + length),
-                self.o_place.kinds.eq(Mux(reached, following, before.kinds)),
+                self.o_header.word.eq(before.word + length),
+                self.o_header.kinds.eq(Mux(reached, following, before.kinds)),
             ]
         with m.Elif(first & valid[-2]):
-            m.d.sync += self.o_place.kinds.eq(0)
+            m.d.sync += self.o_header.kinds.eq(0)
         return m

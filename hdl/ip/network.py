@@ -8,7 +8,7 @@ from amaranth.utils import exact_log2
 from ..lib.delay import Delay
 from ..lib.stream import any_of, delayed
 from ..spec.net import EtherType
-from .chain import Line, Place, kinds
+from .chain import HeaderPosition, Line, kinds
 from .shift import ShiftedBeat
 
 __all__ = ["Facts", "Network"]
@@ -45,7 +45,7 @@ class Network(wiring.Component):
     """Parses the Ethernet header with up to two tags (IEEE 802.1Q) and the IP header (RFC 791,
     RFC 8200).
 
-    Latency: 6 cycles to ``line`` and ``place``, 7 to ``facts``, ``sum_latency`` to ``sum``.
+    Latency: 6 cycles to ``line`` and ``header``, 7 to ``facts``, ``sum_latency`` to ``sum``.
     Throughput: one beat per cycle. Reset: no beat is under way. Errors: reported in ``facts`` and
     ``sum``.
 
@@ -57,7 +57,7 @@ class Network(wiring.Component):
     -------
     i_valid : In(1), i : In(ShiftedBeat(width))
     valid : Out(1), line : Out(Line(words))
-    place : Out(Place())
+    header : Out(HeaderPosition())
         The header after the IP header, in step with ``line``; ``fragment`` if it is a fragment.
     facts : Out(Facts())
     sum : Out(1)
@@ -75,7 +75,7 @@ class Network(wiring.Component):
             "i": In(ShiftedBeat(width)),
             "valid": Out(1),
             "line": Out(Line(self.words)),
-            "place": Out(Place()),
+            "header": Out(HeaderPosition()),
             "facts": Out(Facts()),
             "sum": Out(1),
         })
@@ -148,15 +148,15 @@ class Network(wiring.Component):
         with m.If(found_5):
             told = kinds(protocol, v6_5)
             m.d.sync += [
-                self.place.word.eq(base_5 + skipped),
-                self.place.kinds.eq(Mux(piece, 0, told)),
+                self.header.word.eq(base_5 + skipped),
+                self.header.kinds.eq(Mux(piece, 0, told)),
                 good.eq(~bad),
                 end.eq(length + (origin << 2)),
             ]
             with m.If(piece):
-                m.d.sync += self.place.kinds.fragment.eq(1)
+                m.d.sync += self.header.kinds.fragment.eq(1)
         with m.Elif(first[self.LATENCY - 2]):
-            m.d.sync += [self.place.kinds.eq(0), good.eq(0)]
+            m.d.sync += [self.header.kinds.eq(0), good.eq(0)]
         tags_6, v6_6 = delayed(m, 1, tags_5, "tags_6"), delayed(m, 1, v6_5, "v6_6")
 
         # Cycle 7.

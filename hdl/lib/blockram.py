@@ -24,7 +24,7 @@ class BlockRam(wiring.Component):
 
     An address that is read in the cycle in which it is written gives no value: ``data`` has no
     meaning then, on any device. A user needs a reason why that never happens or does not matter; a
-    ring has one, because no place is read before it was written.
+    ring has one, because no address is read before it was written.
 
     Latency: 2 cycles from ``address`` to ``data``. Throughput: one write and one read per port and
     cycle. Reset: the items stay; at first all are 0. Errors: none.

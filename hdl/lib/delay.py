@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["Delay"]
 
-#: Cycles of delay of one distributed RAM of 16 places with the register after it.
+#: Cycles of delay of one distributed RAM of 16 entries with the register after it.
 RING = 17
 
 
@@ -56,8 +56,9 @@ class Delay(wiring.Component):
         return m
 
     def _ring(self, m, value, cycles, name):
-        # A place is read just before it is written: in the same cycle in distributed RAM; in the
-        # cycle before in block RAM, which takes one cycle more to read.
+        # An entry is read just before it is written: in the same cycle in distributed RAM; in the
+        # cycle before in block RAM, which takes one cycle more to read. Not a BlockRam, so that
+        # both kinds of memory have the same ring.
         depth = cycles - 1
         m.submodules[name] = storage = memory.Memory(
             shape=self.shape, depth=depth, init=[],
@@ -66,14 +67,14 @@ class Delay(wiring.Component):
         read = storage.read_port(domain="sync" if self.block else "comb")
         # Without reset, to become the output register of a block RAM.
         held = Signal(self.shape, name=f"{name}_held", reset_less=True)
-        place, following = (
+        entry, following = (
             Signal(range(depth), name=f"{name}_{kind}", init=init)
-            for kind, init in (("place", 0), ("following", 1)))
-        m.d.comb += [write.en.eq(1), write.addr.eq(place), write.data.eq(value)]
-        m.d.comb += read.addr.eq(following if self.block else place)
+            for kind, init in (("entry", 0), ("following", 1)))
+        m.d.comb += [write.en.eq(1), write.addr.eq(entry), write.data.eq(value)]
+        m.d.comb += read.addr.eq(following if self.block else entry)
         m.d.sync += [
             held.eq(read.data),
-            place.eq(following),
+            entry.eq(following),
             following.eq(Mux(following == depth - 1, 0, following + 1)),
         ]
         return held

@@ -336,9 +336,9 @@ class Prefetch(wiring.Component):
     some : In(1)
         An item can be read.
     address : In(range(depth))
-        The item's place in the ring.
+        The item's slot in the ring.
     pop : Out(1)
-        The item is read in this cycle; its place is free from the next cycle on.
+        The item is read in this cycle; its slot is free from the next cycle on.
     o : Out(stream.Signature(shape))
     """
 
@@ -357,8 +357,8 @@ class Prefetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # If a place is written in the cycle in which it is read, the value read is not used.
-        # Therefore synthesis need not define it.
+        # If a slot is written in the cycle in which it is read, the value read is not used.
+        # Therefore synthesis need not define it. Not a BlockRam, which is built from this module.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

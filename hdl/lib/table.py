@@ -1,9 +1,10 @@
 """Implements tables in block RAM that the host writes and the datapath looks up."""
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .blockram import BlockRam
 from .stream import any_of, nibbles
 
 __all__ = ["Table", "table_write"]
@@ -56,39 +57,34 @@ class Table(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Devices differ in the value that block RAM returns for an entry that is being written.
-        # The value is not used, so synthesis need not define it.
-        m.submodules.storage = storage = memory.Memory(
-            shape=self.shape, depth=self.depth, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        write = storage.write_port()
+        # The value of an entry that is being written is not used.
+        m.submodules.ram = ram = BlockRam(self.shape, self.depth, reads=len(self.index))
+        write = ram.write
         # One register for the wire from the host, and one for the wires to many block RAMs.
         coming = Signal()
         written = Signal(self.write.p.shape())
         m.d.sync += [
             coming.eq(self.write.valid),
             written.eq(self.write.payload),
-            write.en.eq(coming),
-            write.addr.eq(written.index),
-            write.data.eq(written.entry),
+            write.valid.eq(coming),
+            write.payload.address.eq(written.index),
+            write.payload.data.eq(written.entry),
         ]
         writes = (
             (self.write.valid, self.write.payload.index),
             (coming, written.index),
-            (write.en, write.addr),
+            (write.valid, write.payload.address),
         )
-        for index, entry in zip(self.index, self.entry, strict=True):
-            read = storage.read_port()
-            within = index[: len(read.addr)]
-            # Without reset, to become the output register of the block RAM.
-            held = Signal(self.shape, reset_less=True)
+        for index, entry, address, found in zip(
+                self.index, self.entry, ram.address, ram.data, strict=True):
+            within = index[: len(address)]
             # An entry is hidden if it is being replaced or does not exist. Compared in nibbles.
             hidden = Signal()
             none = Signal()
             m.d.comb += [
-                read.addr.eq(within),
-                entry.eq(held),
-                entry[self.live].eq(held[self.live] & ~hidden),
+                address.eq(within),
+                entry.eq(found),
+                entry[self.live].eq(found[self.live] & ~hidden),
             ]
             replaced = []
             for which, (valid, at) in enumerate(writes):
@@ -99,8 +95,7 @@ class Table(wiring.Component):
                     m.d.sync += same[1:].eq(equal)
                 replaced.append(same.all())
             m.d.sync += [
-                none.eq(index[len(read.addr):].any()),
+                none.eq(index[len(address):].any()),
                 hidden.eq(none | any_of(replaced)),
-                held.eq(read.data),
             ]
         return m

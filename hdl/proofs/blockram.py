@@ -9,16 +9,16 @@ __all__ = ["Latest", "Stored"]
 
 
 class _Followed(Harness):
-    """Follows any one place of a memory, and the items that are written to it."""
+    """Follows any one address of a memory, and the items that are written to it."""
 
     DEPTH = 3
 
     def rules(self, m):
         dut = self.dut
         write = dut.write.payload
-        self.place = self.any(range(dut.depth), name="place", constant=True)
-        self.writes = dut.write.valid & (write.address == self.place)
-        self.reads = dut.address[0] == self.place
+        self.address = self.any(range(dut.depth), name="address", constant=True)
+        self.writes = dut.write.valid & (write.address == self.address)
+        self.reads = dut.address[0] == self.address
         self.item = Signal.like(Value.cast(write.data))
         with m.If(self.writes):
             m.d.sync += self.item.eq(write.data)
@@ -27,8 +27,8 @@ class _Followed(Harness):
 class Stored(_Followed):
     """Proves that :class:`~..lib.blockram.BlockRam` returns the item that was written last.
 
-    The item of a place that is read in the cycle in which it is written is not looked at. Assumes
-    nothing. By induction of depth ``DEPTH``.
+    The item of an address that is read in the cycle in which it is written is not looked at.
+    Assumes nothing. By induction of depth ``DEPTH``.
     """
 
     def rules(self, m):
@@ -41,7 +41,7 @@ class Stored(_Followed):
         with m.If(dut.shows):
             m.d.sync += [shown.eq(read), valid.eq(known)]
         self.always(if_(valid, dut.data[0] == shown), "the item that was written last")
-        self.lemma(inside.row("storage", self.place) == self.item, "it is stored")
+        self.lemma(inside.row("storage", self.address) == self.item, "it is stored")
         self.lemma(if_(known, inside.read("storage") == read), "it is read")
         m.d.comb += Cover(valid & (shown != 0) & (self.item != shown), "it is read before a write")
 
@@ -61,7 +61,7 @@ class Latest(_Followed):
         asked, valid = self.past(self.reads), self.past(self.reads, 2)
         self.always(if_(valid, dut.data[0] == shown), "the latest entry")
         clash, storage = inside["clash_0"], "ram.storage"
-        self.lemma(inside.row(storage, self.place) == self.item, "it is stored")
+        self.lemma(inside.row(storage, self.address) == self.item, "it is stored")
         found = Mux(clash[0], inside["latest_0"], inside.read(storage))
         self.lemma(if_(asked, found == seen), "it is read")
         m.d.comb += Cover(valid & clash[1] & (shown != 0), "a write is forwarded")

@@ -13,9 +13,9 @@ from amaranth.hdl import Cover
 from amaranth.lib import data
 
 from ..dma.burst import Addresses
-from ..dma.prepare import BurstBody, Geometry, Placement, SlotBody
+from ..dma.jobs import BurstBody, Geometry, Placement, SlotBody
+from ..dma.sequencer import Job
 from ..dma.slots import Slots
-from ..dma.steps import Job
 from ..spec.config import RnicConfig
 from .harness import Harness, if_
 from .streams import items, pointed, stored
@@ -40,7 +40,7 @@ def addresses(component=Addresses):
 
 def slots(component=Slots):
     """Returns a slot maker for the jobs of this configuration."""
-    return component(CONFIG, Job(SlotBody(GEOMETRY, PLACEMENT), GEOMETRY.steps))
+    return component(CONFIG, Job(SlotBody(GEOMETRY, PLACEMENT), GEOMETRY.slots))
 
 
 class Span(data.StructLayout):
@@ -99,11 +99,11 @@ def slot_job(m, geometry, shape, placement):
     lane = geometry.lane
     one = span(m, geometry, placement, name="slot_span")
     job = Signal(shape, name="slot_job")
-    source, turn = placement.start[:lane], Signal(lane + 1)
+    source, rotation = placement.start[:lane], Signal(lane + 1)
     beats, read = Signal(15), Signal(15)
     empty = placement.length == 0
     m.d.comb += [
-        turn.eq(one.low - source),
+        rotation.eq(one.low - source),
         beats.eq(Mux(empty, 0, (one.low + (placement.length - 1)[:17]) >> lane)),
         read.eq(Mux(empty, 0, (source + (placement.length - 1)[:17]) >> lane)),
         job.more.eq(Mux(read > beats, read, beats)),
@@ -111,8 +111,8 @@ def slot_job(m, geometry, shape, placement):
         job.two.eq(job.more == 1),
         job.body.start.eq(placement.start[lane:]),
         job.body.position.eq(one.first),
-        job.body.rotate.eq(turn[:lane]),
-        job.body.ahead.eq(turn[lane]),
+        job.body.rotate.eq(rotation[:lane]),
+        job.body.ahead.eq(rotation[lane]),
         job.body.first_lane.eq(one.low),
         job.body.last_lane.eq(one.high),
         job.body.silent.eq(empty | (read > beats)),
@@ -174,7 +174,7 @@ class _Stepped(Harness):
     """Follows a placement's job through the steps of a block, and the two registers after them.
 
     ``now``, ``one`` and ``out`` are the stages: each has the job, the placement's span, and the
-    number of the step. ``job`` is the job in the steps.
+    number of the step. ``job`` is the job in the sequencer.
     """
 
     def follow(self, m, placement, job):
@@ -190,32 +190,32 @@ class _Stepped(Harness):
                 kept_job.eq(job),
                 kept_span.eq(span(m, geometry, placement, name="next_span")),
             ]
-        self.steps = steps = self.inside.component("steps")
+        self.sequencer = sequencer = self.inside.component("sequencer")
         m.d.comb += [
             now.job.eq(kept_job),
             now.span.eq(kept_span),
-            now.index.eq(steps.index),
-            now.first.eq(steps.first),
-            now.last.eq(steps.last),
+            now.index.eq(sequencer.index),
+            now.first.eq(sequencer.first),
+            now.last.eq(sequencer.last),
         ]
         one, out = Signal.like(now), Signal.like(now)
         m.d.sync += [one.eq(now), out.eq(one)]
         self.job, self.now, self.one, self.out = kept_job, now, one, out
 
     def count_steps(self, m):
-        """Adds lemmas for the registers of the steps."""
-        steps, job, inside = self.steps, self.job, self.inside
-        more, busy = inside["steps.more"], steps.busy
+        """Adds lemmas for the registers of the sequencer."""
+        sequencer, job, inside = self.sequencer, self.job, self.inside
+        more, busy = inside["sequencer.more"], sequencer.busy
         remaining = Signal(24)
-        m.d.comb += remaining.eq(job.more - steps.index)
-        self.lemma(if_(busy, steps.body == job.body), "the job")
-        self.lemma(if_(busy, steps.index <= job.more), "index")
+        m.d.comb += remaining.eq(job.more - sequencer.index)
+        self.lemma(if_(busy, sequencer.body == job.body), "the job")
+        self.lemma(if_(busy, sequencer.index <= job.more), "index")
         self.lemma(if_(busy, more == remaining), "more")
-        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
-        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
-        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
-        ready = ~busy | (inside["steps.goes"] & steps.last)
-        self.lemma(steps.i.ready == ready, "ready")
+        self.lemma(if_(busy, sequencer.last == (remaining == 0)), "last")
+        self.lemma(if_(busy, sequencer.penultimate == (remaining == 1)), "penultimate")
+        self.lemma(if_(busy, sequencer.first == (sequencer.index == 0)), "first")
+        ready = ~busy | (inside["sequencer.goes"] & sequencer.last)
+        self.lemma(sequencer.i.ready == ready, "ready")
 
     def count_stage(self, name, held, stage):
         """Adds lemmas for the number of a stage's step."""
@@ -248,7 +248,7 @@ class Bursts(_Stepped):
         start, end, following = self.claims(m, valid1)
         self.count_steps(m)
         for name, held, stage in (
-            ("steps", self.steps.busy, self.now), ("one", valid1, self.one),
+            ("steps", self.sequencer.busy, self.now), ("one", valid1, self.one),
             ("out", dut.o.valid, self.out),
         ):
             self.hold_job(m, name, held, stage)
@@ -311,8 +311,8 @@ class Bursts(_Stepped):
     def keep_order(self, valid1, start, end, following):
         """Adds lemmas: each burst in the stages begins where the one before it ended."""
         geometry, valid = self.dut.geometry, self.dut.o.valid
-        now, one, out, steps = self.now, self.one, self.out, self.steps
-        busy = steps.busy
+        now, one, out, sequencer = self.now, self.one, self.out, self.sequencer
+        busy = sequencer.busy
 
         def begins(which, index):
             """Returns the beat at which a burst of a job begins, by its number."""
@@ -326,13 +326,13 @@ class Bursts(_Stepped):
         self.lemma(if_(valid & valid1 & ~one.first, same), "one behind another")
         idle = ~valid & valid1 & ~one.first
         self.lemma(if_(idle, following == begins(one, one.index)), "the next is in front")
-        idle = ~valid & ~valid1 & busy & ~steps.first
+        idle = ~valid & ~valid1 & busy & ~sequencer.first
         self.lemma(if_(idle, following == begins(now, now.index)), "the next is not yet made")
         last = Mux(valid1, one.index, out.index)
         spans = Mux(valid1, one.span, out.span)
-        close = (valid1 | valid) & busy & ~steps.first
+        close = (valid1 | valid) & busy & ~sequencer.first
         self.lemma(
-            if_(close, (spans == Value.cast(now.span)) & (steps.index == last + 1)),
+            if_(close, (spans == Value.cast(now.span)) & (sequencer.index == last + 1)),
             "steps behind one another",
         )
 
@@ -356,11 +356,11 @@ class Beats(_Stepped):
         self.drive(dut.i.payload, job)
 
         self.follow(m, placement, job)
-        valid, valid1 = dut.o_valid, self.past(self.steps.valid, name="valid1")
+        valid, valid1 = dut.o_valid, self.past(self.sequencer.valid, name="valid1")
         beat, following = self.claims(m, valid, valid1)
         self.count_steps(m)
         for name, held, stage in (
-            ("steps", self.steps.busy, self.now), ("one", valid1, self.one),
+            ("steps", self.sequencer.busy, self.now), ("one", valid1, self.one),
             ("out", valid, self.out),
         ):
             self.hold_job(m, name, held, stage)
@@ -369,7 +369,7 @@ class Beats(_Stepped):
 
     def claims(self, m, valid, valid1):
         """Adds the claims to prove; returns the output's beat number, and the expected one."""
-        dut, out, steps, geometry = self.dut, self.out, self.steps, self.dut.geometry
+        dut, out, sequencer, geometry = self.dut, self.out, self.sequencer, self.dut.geometry
         slot = dut.o
         beats, beat = Signal(15), Signal(15)
         octets = 1 << geometry.lane
@@ -377,7 +377,8 @@ class Beats(_Stepped):
         sent = valid & ~slot.silent
         at_end = beat == beats
         self.always(valid == self.past(valid1), "a slot for each step")
-        self.always(dut.sent == (steps.valid & ~(steps.last & steps.body.silent)), "sent")
+        silent = sequencer.last & sequencer.body.silent
+        self.always(dut.sent == (sequencer.valid & ~silent), "sent")
         self.always(if_(valid, slot.silent == (beat > beats)), "a beat for each of host memory")
         self.always(if_(valid & slot.last & ~slot.silent, at_end), "up to the last")
         self.always(if_(valid & slot.silent, slot.last), "and none behind it")
@@ -410,11 +411,11 @@ class Beats(_Stepped):
 
     def keep_order(self, valid, valid1, beat, following):
         """Adds lemmas: the beats in the stages are in order."""
-        one, out, steps, busy = self.one, self.out, self.steps, self.steps.busy
+        one, out, sequencer, busy = self.one, self.out, self.sequencer, self.sequencer.busy
         after_out = Mux(valid, Mux(out.last, 0, beat + 1), following)
         after_one = Mux(valid1, Mux(one.last, 0, one.index + 1), after_out)
         self.lemma(if_(valid1, one.index == after_out), "one")
-        self.lemma(if_(busy, steps.index == after_one), "steps")
+        self.lemma(if_(busy, sequencer.index == after_one), "steps")
         self.lemma(if_(~busy, after_one == 0), "no steps")
 
 
@@ -455,7 +456,7 @@ class Strobes(Harness):
         self.always(if_(due, ~beat.exception), "for the bus")
         m.d.comb += Cover(due & self.past(goes) & (kept.low != 0), "beats")
 
-        # Their places: four registers, the one that waits for the next slot, and the output.
+        # Where they are: four registers, the one that waits for the next slot, and the output.
         join = {name: inside[f"join.{name}"] for name in ("here", "there", "ends")}
         held = _slot(slot, inside["held"])
         stages = [
@@ -496,7 +497,7 @@ class Strobes(Harness):
 
 
 class Room(Harness):
-    """Proves that neither the queues of jobs nor the outlet overflow.
+    """Proves that neither the queues of jobs nor the output queue overflow.
 
     Assumes that placements are input while ``ready`` is high or in the cycle after. By induction of
     depth 9: from ``ready`` to a queue of jobs there are up to 7 cycles.
@@ -512,12 +513,12 @@ class Room(Harness):
             count = items(m, queue)
             self.always(if_(queue.i.valid, count < queue.depth), f"room in {name}")
             stored(self, m, f"{name}.", count, queue.depth)
-        beat, pop = inside.component("outlet").i, inside["outlet.pop"]
+        beat, pop = inside.component("output_queue").i, inside["output_queue.pop"]
         count = Signal(8)
         m.d.sync += count.eq(count + beat.valid - pop)
-        limit, depth = inside.component("credits").limit, inside.component("outlet").depth
-        self.always(if_(beat.valid, count < depth), "room in the outlet")
-        self.always(count <= depth, "no more in the outlet than fit")
+        limit, depth = inside.component("credits").limit, inside.component("output_queue").depth
+        self.always(if_(beat.valid, count < depth), "room in the output queue")
+        self.always(count <= depth, "no more in the output queue than fit")
         m.d.comb += Cover(count == 3, "beats wait")
 
         slot = inside.component("align").i
@@ -532,13 +533,13 @@ class Room(Harness):
         ]
         way = sum(valid & ~_slot(slot, one).silent for valid, one in stages)
         used, free = inside["credits.used"], inside["credits.free"]
-        taken = inside["outlet.taken"]
+        taken = inside["output_queue.taken"]
         self.lemma(used == way + beat.valid + count + taken, "each beat has a credit")
         self.lemma(used <= limit, "no more than there are")
         self.lemma(free == (used != limit), "free")
         self.lemma(inside["credits.one"] == (used == limit - 1), "one")
-        self.lemma(if_(inside["slots.steps.goes"], free), "ok")
-        pointed(self, "outlet.pointers.", count)
+        self.lemma(if_(inside["slots.sequencer.goes"], free), "ok")
+        pointed(self, "output_queue.pointers.", count)
 
 
 def _slot(like, signal):

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.utils import exact_log2
 
 from ..lib.stream import any_of
-from ..sctp.order import _State, _Step, _Waiting, place_of
+from ..sctp.order import _State, _Step, _Waiting, slot_of
 from .harness import Harness, if_
 from .streams import items, stored
 from .window import Gaps
@@ -53,7 +53,7 @@ class _Reorder(Harness):
         self.lemma(if_(self.clears, step[4].close | (step[4].probe & self.moves)),
                    "only closes and probes clear")
 
-        # While places are cleared, nothing else is in the pipeline.
+        # While slots are cleared, nothing else is in the pipeline.
         self.lemma(closing == self.past(dut.close.valid & ~dut.close.ready), "closing")
         for k in range(4):
             self.lemma(if_(self.calm[k], ~any_of(active[:k + 1]) & ~used), "calm")
@@ -64,7 +64,7 @@ class _Reorder(Harness):
         self.lemma(if_(closed.any() | any_of(each.close for each in step[:4]), ~used),
                    "no walk begins")
         self.lemma(if_(self.cleared.any(), closing & self.calm.all() & ~active[4]),
-                   "nothing moves while places are cleared")
+                   "nothing moves while slots are cleared")
         self.lemma(if_(~used, ~now), "no probe without a walk")
 
         # The queue of records beside the pipeline.
@@ -72,9 +72,9 @@ class _Reorder(Harness):
         first = stored(self, m, "records.", sum(items[1:], items[0]), 16)
         self.rows, ahead = [], C(0)
         for item in reversed(items):
-            place = Signal.like(first)
-            m.d.comb += place.eq(first + ahead)
-            self.rows.append(Value.cast(inside.row("records.storage", place)))
+            slot = Signal.like(first)
+            m.d.comb += slot.eq(first + ahead)
+            self.rows.append(Value.cast(inside.row("records.storage", slot)))
             ahead = ahead + item
 
     def ring(self, m):
@@ -89,13 +89,13 @@ class _Reorder(Harness):
         count = sum(used[1:], used[0])
         known = Signal(range(depth + 1))
         m.d.comb += known.eq(count - coming)
-        self.lemma(coming <= count, "each of them has its place")
+        self.lemma(coming <= count, "each of them has its slot")
         self.lemma((last - first)[:2] == count[:2], "last")
         self.lemma((newest - first)[:2] == known[:2], "newest")
         for k in range(depth):
-            place = (k - first)[:2]
-            self.lemma(used[k] == (place < count), "used")
-            self.lemma(if_(used[k], decided[k] == (place < known)), "decided")
+            slot = (k - first)[:2]
+            self.lemma(used[k] == (slot < count), "used")
+            self.lemma(if_(used[k], decided[k] == (slot < known)), "decided")
         head = (used & decided & wants).bit_select(first, 1)
         begins, begun, settled = (
             inside[f"drain.{name}"] for name in ("begins", "begun", "settled"))
@@ -107,9 +107,9 @@ class _Reorder(Harness):
 class Survives(_Reorder):
     """Proves that a record in the table never leaves after its stream's next session has opened.
 
-    Any one place of any one stream is followed, and any one opening of that stream. A record is one
+    Any one slot of any one stream is followed, and any one opening of that stream. A record is one
     bit, which may be set only in records of that stream that came before that opening. After the
-    opening, neither an item nor the place gives a record with this bit to the queue of records that
+    opening, neither an item nor the slot gives a record with this bit to the queue of records that
     leave. (A record that was in that queue before was delivered before;
     :mod:`ddp_rnic.hdl.proofs.streams` proves that the queue keeps its order.) Neither the proof nor
     the gateware counts sessions.
@@ -123,9 +123,9 @@ class Survives(_Reorder):
         self.look(m)
         dut, inside, step = self.dut, self.inside, self.step
         self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
-        place = self.any(range(dut.window), name="place", constant=True)
+        slot = self.any(range(dut.window), name="slot", constant=True)
         own = Signal(range(dut.slots))
-        m.d.comb += own.eq(place_of(mine, place, dut.window))
+        m.d.comb += own.eq(slot_of(mine, slot, dut.window))
         chosen = self.any(1, name="chosen")
 
         close, opened = dut.close, Signal()
@@ -140,8 +140,8 @@ class Survives(_Reorder):
         self.assume(if_(old, ~opened & (comes == mine)))
 
         leaving = inside.component("leaving").i
-        from_place = step[4].probe & (step[4].place == own)
-        self.always(if_(opened & leaving.valid & (step[4].item | from_place), ~leaving.payload),
+        from_slot = step[4].probe & (step[4].slot == own)
+        self.always(if_(opened & leaving.valid & (step[4].item | from_slot), ~leaving.payload),
                     "no record from before leaves")
 
         # When an opening begins, no item of its stream is on its way.
@@ -153,28 +153,30 @@ class Survives(_Reorder):
             self.lemma(if_(opened & item.item, ~row), "beside the pipeline")
         self.lemma(if_(opened & step[4].item, ~inside["record"]), "an item")
 
-        # The place was cleared before the opening was done, or is being cleared.
+        # The slot was cleared before the opening was done, or is being cleared.
         known = [_Waiting()(inside[name]) for name in (
             "waiting.ram.held_0", "waiting.latest_0", "waiting.latest_1")]
         clash = inside["waiting.clash_0"]
         valid = _Waiting()(inside.row("waiting.ram.storage", own)).valid
-        marked = inside.row("places", own)
-        clearing = any_of(each.close & (each.place == own) for each in step)
-        self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > place),
+        marked = inside.row("slot_records.storage", own)
+        clearing = any_of(each.close & (each.slot == own) for each in step)
+        self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > slot),
                        ~valid | clearing), "it was cleared")
         self.lemma(if_(opened & valid & marked, clearing), "a record that waits came later")
 
-        # The values that a probe of the place reads.
+        # The values that a probe of the slot reads.
         read = _Waiting()(inside.read("waiting.ram.storage"))
         seen = [
             Mux(clash[0], known[1].valid, read.valid),
             Mux(clash[1], known[2].valid, known[0].valid),
         ]
-        probes = [opened & each.probe & (each.place == own) for each in step]
+        probes = [opened & each.probe & (each.slot == own) for each in step]
         for k in (1, 2):
             self.lemma(if_(probes[k] & seen[k - 1], ~marked), "a probe finds a new record")
-        self.lemma(if_(probes[3] & inside["found"], ~inside.read("places")), "it reads that record")
-        self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "it takes that record")
+        read = inside.read("slot_records.storage")
+        self.lemma(if_(probes[3] & inside["found"], ~read), "it reads that record")
+        held = inside["slot_records.held_0"]
+        self.lemma(if_(probes[4] & self.moves, ~held), "it takes that record")
 
 
 class Ended(_Reorder):
@@ -231,12 +233,12 @@ class Kept(_Reorder):
         self.own = own = [each.ticket.stream == mine for each in step]
         self.polite(dut.close)
 
-        # The session: it ends with the first place that is cleared, and begins with the last.
-        places = [place_of(mine, C(k, exact_log2(dut.window)), dut.window)
+        # The session: it ends with the first slot that is cleared, and begins with the last.
+        slots = [slot_of(mine, C(k, exact_log2(dut.window)), dut.window)
                   for k in range(dut.window)]
         self.live = live = Signal(init=1)
         self.wiped = wiped = step[4].close & own[4]
-        opens = wiped & step[4].opens & (step[4].place == places[-1])
+        opens = wiped & step[4].opens & (step[4].slot == slots[-1])
         with m.If(wiped):
             m.d.sync += live.eq(opens)
 
@@ -284,7 +286,7 @@ class Kept(_Reorder):
             self.lemma(bound <= 14, f"{name} will have room")
             self.lemma(if_(inside["go"], count <= 8), f"half of {name} was free")
         self._records()
-        self._table(places)
+        self._table(slots)
         self._walk()
 
     def _records(self):
@@ -301,12 +303,12 @@ class Kept(_Reorder):
             stream, ssn = each.ticket.stream, each.ticket.ssn
             self.lemma(if_(active, each.after == (ssn + 1)[:16]), "the next DDP-SSN")
             looked = Mux(each.item, each.after, ssn)
-            self.lemma(if_(active, each.place == place_of(stream, looked, dut.window)), "a place")
+            self.lemma(if_(active, each.slot == slot_of(stream, looked, dut.window)), "a slot")
 
-    def _table(self, places):
+    def _table(self, slots):
         """Adds lemmas about the table: it holds the items after ``due`` that came."""
         inside, step, came, live = self.inside, self.step, self.came, self.live
-        window = len(places)
+        window = len(slots)
         self.next = following = Signal(16)
         behind, holds = Signal(16), Signal(2 * window)
         m = self._m
@@ -325,18 +327,18 @@ class Kept(_Reorder):
         self.lemma(~came.ahead[0], "a gap")
         self.lemma(if_(live, (behind < window) & ~holds[window:].any()), "within the window")
         known = live & ~self.wiped
-        clearing = [any_of(each.close & (each.place == at) for each in step) for at in places]
+        clearing = [any_of(each.close & (each.slot == at) for each in step) for at in slots]
         close = self.dut.close
         cleared = close.valid & (close.payload.stream == self.mine)
         wiping = any_of(
-            each.close & each.opens & (each.place == places[-1]) for each in step)
-        for k, at in enumerate(places):
+            each.close & each.opens & (each.slot == slots[-1]) for each in step)
+        for k, at in enumerate(slots):
             waiting = _Waiting()(inside.row("waiting.ram.storage", at))
-            mine = inside["place"] == at
+            mine = inside["slot"] == at
             stores, clears = self.stores & mine, self.clears & mine
             valid = (waiting.valid | stores) & ~clears
             final = Mux(stores, step[4].ticket.final, waiting.final)
-            record = Mux(stores, inside["record"], inside.row("places", at))
+            record = Mux(stores, inside["record"], inside.row("slot_records.storage", at))
             ahead, ssn = Signal(exact_log2(window)), Signal(16)
             m.d.comb += [ahead.eq(k - following), ssn.eq(following + ahead)]
             here = holds.bit_select(ahead, 1)
@@ -344,7 +346,7 @@ class Kept(_Reorder):
             self.lemma(if_(known & here, record == ssn), "its record")
             self.lemma(if_(known & here, final == (came.ended & (ssn == came.last))), "final")
             gone = ~waiting.valid | clearing[k]
-            self.lemma(if_((cleared & (self.cleared > k)) | wiping, gone), "a place is cleared")
+            self.lemma(if_((cleared & (self.cleared > k)) | wiping, gone), "a slot is cleared")
 
     def _walk(self):
         """Adds lemmas about the walk through the items that became free to leave."""

@@ -219,9 +219,9 @@ class StoreOrder(_Order):
     def where(self, m, path, count, ahead, followed):
         """States where the items of a store are; ``ahead`` precede the one that is followed."""
         read = stored(self, m, path, count, self.dut.depth)
-        place = Signal.like(read)
-        m.d.comb += place.eq(read + ahead)
-        row = Value.cast(self.inside.row(f"{path}storage", place))
+        slot = Signal.like(read)
+        m.d.comb += slot.eq(read + ahead)
+        row = Value.cast(self.inside.row(f"{path}storage", slot))
         self.lemma(if_(followed, row == self.item), "the item is where it belongs")
 
 
@@ -308,28 +308,28 @@ class BacklogOrder(_Order):
         self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
 
         # On its way out, an item is in one of these registers; all other items are in the ring.
-        places = [(inside["ring.latched"], inside.read("ring.storage"))]
+        stages = [(inside["ring.latched"], inside.read("ring.storage"))]
         if not dut.relaxed:
             full, spare = inside["ring.skid.full"], inside["ring.skid.spare"]
-            places = [
+            stages = [
                 (full, spare), (inside["ring.came"], inside["ring.near"]),
-                (inside["ring.staged"], inside["ring.held"]), *places,
+                (inside["ring.staged"], inside["ring.held"]), *stages,
             ]
             self.lemma(if_(full, dut.o.valid), "the spare one is the second")
             self.lemma(inside["ring.moves"] == ~full, "moves")
         passed = dut.o.valid
-        for there, item in places:
+        for there, item in stages:
             here = self.followed & there & (self.ahead == passed)
             self.lemma(if_(here, item == self.item), "an item on its way")
             passed = passed + there
 
         inner, behind = Signal.like(self.count), Signal.like(self.count)
-        place = Signal(range(dut.depth))
+        slot = Signal(range(dut.depth))
         m.d.comb += [inner.eq(self.count - passed), behind.eq(self.ahead - passed)]
         self.lemma(self.count >= passed, "what is on its way is counted")
         self.lemma(self.count <= dut.depth, "no more than fit")
-        m.d.comb += place.eq(pointed(self, "pointers.", inner) + behind)
+        m.d.comb += slot.eq(pointed(self, "pointers.", inner) + behind)
         waits = self.followed & (self.ahead >= passed)
-        row = Value.cast(inside.row("ring.storage", place))
+        row = Value.cast(inside.row("ring.storage", slot))
         self.lemma(if_(waits, row == self.item), "an item in the ring")
         self.lemma(inside["level"] == self.count + inside["popped"], "level")

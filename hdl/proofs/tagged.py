@@ -65,8 +65,8 @@ class Inbounds(Harness):
             m.d.sync += entry.eq(dut.write.payload.entry)
 
         # The table's contents, including writes of the next two cycles.
-        storage = self.inside.row("table.storage", row)
-        write = self.inside.part("table.storage")._write_ports[0]
+        storage = self.inside.row("table.ram.storage", row)
+        write = self.inside.part("table.ram.storage")._write_ports[0]
         coming = write._en & (write._addr == row)
         written = data.View(dut.write.payload.shape(), self.inside["table.written"])
         before = self.inside["table.coming"] & (written.index == row)
@@ -173,7 +173,7 @@ class Inbounds(Harness):
         """Adds lemmas for the registers that depend on the entry, if the table has shown it."""
         header, rights, inside, age = kept.header, kept.rights, self.inside, self.age
         found = self.dut.check.entry
-        read = inside.part("table.storage")._read_ports[0]
+        read = inside.part("table.ram.storage")._read_ports[0]
         m.d.comb += hidden.eq(
             inside["table.none"] | Cat(inside[f"table.same{k}"].all() for k in range(3)).any())
         self.lemma(if_(age[0] & ~hidden, read._data == Value.cast(entry)), "the row is read")

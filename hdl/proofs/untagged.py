@@ -21,7 +21,7 @@ class Inbuffer(Harness):
     arrived; ``address`` is MO octets into that buffer, and MO plus the segment's length is at most
     the buffer's length.
 
-    Any one place in the ring of any one queue, and any one segment for it, are followed. Assumes of
+    Any one slot in the ring of any one queue, and any one segment for it, are followed. Assumes of
     the host what the registers require: buffers are posted to an open queue, in the order of their
     MSNs; no more of them than the queue holds, counted from the first one whose completion the host
     can have seen; at least 4 cycles apart, with constant values between; and not to the slot of the
@@ -41,7 +41,7 @@ class Inbuffer(Harness):
         header = segment.header
         stream = self.any(16, name="stream", constant=True)
         qn = self.any(2, name="qn", constant=True)
-        place = self.any(bits, name="place", constant=True)
+        slot = self.any(bits, name="slot", constant=True)
         streams = dut.config.streams
         for port in (dut.i, dut.post, dut.state):
             self.assume(if_(port.valid, port.payload.stream < streams))
@@ -87,7 +87,7 @@ class Inbuffer(Harness):
         self.assume(if_(queue, (limit - first)[:32] + unseen < depth))
 
         posted, buffer = Signal(), Signal.like(post.buffer)
-        here = (post.stream == stream) & (post.qn == qn) & (post.msn[:bits] == place)
+        here = (post.stream == stream) & (post.qn == qn) & (post.msn[:bits] == slot)
         kept_in = Signal.like(post.slot)
         with m.If(dut.post.valid & here):
             m.d.sync += [buffer.eq(post.buffer), kept_in.eq(post.slot), posted.eq(1)]
@@ -97,7 +97,7 @@ class Inbuffer(Harness):
         begun = Signal()
         mark = self.any(1, name="mark")
         m.d.comb += begun.eq(
-            mark & dut.i.valid & ~header.tagged & ~age[:-1].any() & (header.msn[:bits] == place)
+            mark & dut.i.valid & ~header.tagged & ~age[:-1].any() & (header.msn[:bits] == slot)
             & (header.qn == qn) & (segment.stream == stream) & ~broken & segment.enable
         )
         m.d.sync += age.eq(Cat(begun, age))

@@ -48,13 +48,13 @@ class Gaps:
         self.far = far = Signal(16, name=f"{name}_far")
         self.tip = Signal(16, name=f"{name}_tip")
         bits = exact_log2(window)
-        place = far[:bits]
+        slot = far[:bits]
         self.fits = ~far[bits:].any()
-        self.twice = self.fits & ahead.bit_select(place, 1)
+        self.twice = self.fits & ahead.bit_select(slot, 1)
         marked, moved = Signal(window), Signal(range(window + 1))
         m.d.comb += [
             far.eq(ssn - self.next),
-            marked.eq(ahead | Mux(self.fits, 1 << place, 0)),
+            marked.eq(ahead | Mux(self.fits, 1 << slot, 0)),
             self.tip.eq(self.next),
         ]
         for k in range(window):
@@ -132,6 +132,6 @@ class Taken(Harness):
         late = (came.tip - item.ssn)[:16]
         self.always(if_(fresh, ticket.fills == ((late != 0) & ~late[15])), "its ticket: fills")
         m.d.comb += Cover(turn & legal & came.ahead[1], "a gap is filled")
-        for place in range(window):
-            again = turn & (item.ssn == window + place)
-            m.d.comb += Cover(again, f"place {place} is used again")
+        for slot in range(window):
+            again = turn & (item.ssn == window + slot)
+            m.d.comb += Cover(again, f"slot {slot} is used again")

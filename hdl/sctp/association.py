@@ -4,13 +4,14 @@ from functools import reduce
 from operator import xor
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.blockram import BlockRam
 from ..lib.delay import Delay
 from ..lib.stream import any_of, delayed, nibbles
-from ..spec.net import KEY_FIELDS, WAYS, hash_bits, place_bits
+from ..spec.net import KEY_FIELDS, WAYS, hash_bits, slot_bits
 from .frame import Frame, Kind
 
 __all__ = ["AssociationEntry", "AssociationResult", "AssociationTable", "AssociationWrite"]
@@ -39,11 +40,11 @@ class AssociationEntry(data.StructLayout):
 
 
 class AssociationWrite(data.StructLayout):
-    """A write of ``entry`` to slot ``place`` of a ``way``; :mod:`..spec.net` computes the slot."""
+    """A write of ``entry`` to ``slot`` of a ``way``; :mod:`..spec.net` computes the slot."""
 
     def __init__(self, associations):
         super().__init__({
-            "way": range(WAYS), "place": place_bits(associations),
+            "way": range(WAYS), "slot": slot_bits(associations),
             "entry": AssociationEntry(associations),
         })
 
@@ -132,38 +133,36 @@ class AssociationTable(wiring.Component):
 
         # The words of an entry.
         writing, part = self._turns(m, self.write.valid)
-        write_place = Signal.like(self.write.payload.place)
+        write_slot = Signal.like(self.write.payload.slot)
         write_turn = Signal.like(turn)
         write_data = Signal(8 * octets)
         m.d.sync += [
-            write_place.eq(self.write.payload.place),
+            write_slot.eq(self.write.payload.slot),
             write_turn.eq(part),
             write_data.eq(self._word(held, part, octets)),
         ]
 
         hits, said = [], []
         for way in range(WAYS):
-            m.submodules[f"way_{way}"] = storage = memory.Memory(
-                shape=8 * octets, depth=self.words << len(write_place), init=[],
-                attrs={"ram_style": "block", "no_rw_check": 1})
-            write, read = storage.write_port(), storage.read_port()
-            place = Cat(
+            m.submodules[f"way_{way}"] = ram = BlockRam(
+                8 * octets, self.words << len(write_slot))
+            write = ram.write
+            slot = Cat(
                 self._folded(m, [frame[name][bit] for name, bit in terms])
-                for terms in hash_bits(way, len(write_place)))
-            m.d.sync += write.en.eq(writing & (self.write.payload.way == way))
+                for terms in hash_bits(way, len(write_slot)))
+            m.d.sync += write.valid.eq(writing & (self.write.payload.way == way))
             m.d.comb += [
-                write.addr.eq(Cat(write_turn, write_place)),
-                write.data.eq(write_data),
-                read.addr.eq(Cat(delayed(m, 2, turn, "turn"), place)),
+                write.payload.address.eq(Cat(write_turn, write_slot)),
+                write.payload.data.eq(write_data),
+                ram.address[0].eq(Cat(delayed(m, 2, turn, "turn"), slot)),
             ]
             # A word that is read while its entry is being written is hidden; so a look-up never
             # combines old and new words. Compared in nibbles.
-            same, hidden = Signal(len(nibbles(place, write_place))), Signal()
-            word = Signal(8 * octets, reset_less=True)
+            same, hidden = Signal(len(nibbles(slot, write_slot))), Signal()
+            word = ram.data[0]
             m.d.sync += [
-                same.eq(nibbles(place, write_place) & write.en.replicate(len(same))),
+                same.eq(nibbles(slot, write_slot) & write.valid.replicate(len(same))),
                 hidden.eq(same.all()),
-                word.eq(read.data),
             ]
             hit = self._compare(m, keys.o, word, hidden, last, key_octets)
             so_far = Signal()

@@ -262,7 +262,7 @@ class FrameParser(wiring.Component):
         # The headers, one after the other.
         m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + FIND)
         m.d.comb += [network.i_valid.eq(shift.o.valid), network.i.eq(shifted)]
-        stage = network.valid, network.line, network.place, heads.o
+        stage = network.valid, network.line, network.header, heads.o
         for w in range(words):
             m.d.comb += heads.i[w].eq(shifted.data.word_select(2 * w, 16))
         for number in range(self.EXTENSIONS):
@@ -270,14 +270,14 @@ class FrameParser(wiring.Component):
             m.d.comb += [
                 extension.i_valid.eq(stage[0]),
                 extension.i_line.eq(stage[1]),
-                extension.i_place.eq(stage[2]),
+                extension.i_header.eq(stage[2]),
                 extension.i_heads.eq(stage[3]),
             ]
-            stage = extension.o_valid, extension.o_line, extension.o_place, extension.o_heads
+            stage = extension.o_valid, extension.o_line, extension.o_header, extension.o_heads
         m.d.comb += [
             transport.valid.eq(stage[0]),
             transport.line.eq(stage[1]),
-            transport.place.eq(stage[2]),
+            transport.header.eq(stage[2]),
             transport.octets.eq(beats.o.data),
             transport.used.eq(beats.o.used),
         ]

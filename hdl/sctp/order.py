@@ -18,13 +18,13 @@ is needed: no item of a stream enters Reorder while items of the stream that wai
 """
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.item import Ticket, Verdict
-from ..lib.blockram import storage_of
+from ..lib.blockram import BlockRam, storage_of
 from ..lib.stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
-from .window import Arrival, Judged, Window, place_of
+from .window import Arrival, Judged, Window, slot_of
 
 __all__ = ["Close", "Order", "Reorder"]
 
@@ -72,21 +72,21 @@ class _Step(data.StructLayout):
     -------
     item, probe, close : 1
         At most one is set. Item: an item arrived. Probe: asks whether the item ``ssn`` waits.
-        Close: a session is closed, and the slot ``place`` is cleared.
+        Close: a session is closed, and ``slot`` is cleared.
     ticket : Ticket
         The item's ticket; for a probe or close only its stream and DDP-SSN are valid.
     opens : 1
         The next session begins.
     after : 16
         The DDP-SSN after ``ssn``.
-    place : range(slots)
+    slot : range(slots)
         Slot to read: for an item that of the next DDP-SSN, for a probe that of ``ssn``.
     """
 
     def __init__(self, streams, slots):
         super().__init__({
             "item": 1, "probe": 1, "close": 1, "opens": 1, "ticket": Ticket(streams), "after": 16,
-            "place": range(slots),
+            "slot": range(slots),
         })
 
 
@@ -269,25 +269,24 @@ class Reorder(wiring.Component):
         step = self._issue(m)
         # Contents of the slot, and state of the stream, for step[2].
         stores, clears, moves = Signal(), Signal(), Signal()
-        place = Signal(range(slots))
+        slot = Signal(range(slots))
         entry = Signal(_Waiting())
         becomes = Signal(_State())
         closes = step[4].close
         (waiting,) = storage_of(
-            m, "waiting", _Waiting(), slots, (step[0].place,), (stores | clears, place, entry))
+            m, "waiting", _Waiting(), slots, (step[0].slot,), (stores | clears, slot, entry))
         state, drained, guide = storage_of(
             m, "states", _State(), streams, (step[0].ticket.stream, drain.stream, self.look),
             (moves | closes, step[4].ticket.stream, becomes))
         last = step[4].ticket
-        own = place_of(last.stream, last.ssn, self.window)
+        own = slot_of(last.stream, last.ssn, self.window)
         final = Signal()
         record = Signal(self.shape, reset_less=True)
-        held = Signal(self.shape, reset_less=True)
         m.d.comb += [
             drain.state.eq(drained),
             self.next.eq(guide.next),
             final.eq(Mux(step[4].item, last.final, delayed(m, 2, waiting.final, "final"))),
-            place.eq(Mux(step[4].item, own, step[4].place)),
+            slot.eq(Mux(step[4].item, own, step[4].slot)),
             entry.valid.eq(stores),
             entry.final.eq(last.final),
             becomes.next.eq(Mux(closes, 0, step[4].after)),
@@ -296,22 +295,20 @@ class Reorder(wiring.Component):
         self._decide(m, step, waiting, state, stores, clears, moves)
 
         # Records: an item's comes from the queue beside the pipeline, a probe's from the slot.
-        m.submodules.places = places = memory.Memory(
-            shape=self.shape, depth=slots, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        write, read = places.write_port(), places.read_port()
+        m.submodules.slot_records = slot_records = BlockRam(self.shape, slots)
         m.d.comb += [
             records.o.ready.eq(step[3].item),
-            write.en.eq(stores),
-            write.addr.eq(own),
-            Value.cast(write.data).eq(record),
-            read.addr.eq(step[2].place),
+            slot_records.write.valid.eq(stores),
+            slot_records.write.payload.address.eq(own),
+            Value.cast(slot_records.write.payload.data).eq(record),
+            slot_records.address[0].eq(step[2].slot),
             leaving.i.valid.eq(moves),
-            Value.cast(leaving.i.payload).eq(Mux(step[4].item, record, held)),
+            Value.cast(leaving.i.payload).eq(Mux(
+                step[4].item, record, Value.cast(slot_records.data[0]))),
             overs.i.valid.eq(moves & final),
             overs.i.payload.eq(last.stream),
         ]
-        m.d.sync += [Value.cast(record).eq(records.o.payload), held.eq(read.data)]
+        m.d.sync += Value.cast(record).eq(records.o.payload)
         return m
 
     def _issue(self, m):
@@ -372,20 +369,20 @@ class Reorder(wiring.Component):
         with m.If(wipes):
             m.d.sync += [
                 following.ticket.stream.eq(self.close.payload.stream),
-                following.place.eq(place_of(self.close.payload.stream, cleared, self.window)),
+                following.slot.eq(slot_of(self.close.payload.stream, cleared, self.window)),
             ]
         with m.Elif(drain.now):
             m.d.sync += [
                 following.ticket.stream.eq(drain.stream),
                 following.ticket.ssn.eq(drain.ssn),
                 following.after.eq(drain.after),
-                following.place.eq(place_of(drain.stream, drain.ssn, self.window)),
+                following.slot.eq(slot_of(drain.stream, drain.ssn, self.window)),
             ]
         with m.Else():
             m.d.sync += [
                 following.ticket.eq(head.ticket),
                 following.after.eq(after),
-                following.place.eq(place_of(head.ticket.stream, after, self.window)),
+                following.slot.eq(slot_of(head.ticket.stream, after, self.window)),
             ]
         # An item counts from the cycle in which it comes.
         m.d.sync += self.busy.eq(

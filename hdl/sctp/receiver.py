@@ -1,9 +1,10 @@
 """Receives Ethernet frames and outputs SCTP chunks, each with the fate of its frame."""
 
 from amaranth import *
-from amaranth.lib import data, enum, memory, stream, wiring
+from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.blockram import BlockRam
 from ..lib.crc32c import Checksum
 from ..lib.stream import Backlog, Beat, Queue, delayed
 from ..spec.sctp import MOST_CHUNKS
@@ -60,7 +61,7 @@ class _Ending(data.StructLayout):
 
     Members
     -------
-    items : range(places of the hold)
+    items : range(depth of the hold)
         Items of the frame that are held, without the last one.
     sctp, oversize : 1
         Those of the :class:`~.walker.SctpSegment`.
@@ -252,22 +253,16 @@ class ItemHold(wiring.Component):
         at = delayed(m, 1, read, "at")
         held = []
         for name, shape, address in (("early", early, read), ("late", late, at)):
-            # An item is never read in the cycle in which it is written, so synthesis need not
-            # define the result.
-            m.submodules[name] = storage = memory.Memory(
-                shape=shape, depth=self.DEPTH, init=[],
-                attrs={"ram_style": "block", "no_rw_check": 1})
-            writing, reading = storage.write_port(), storage.read_port()
+            # An item is never read in the cycle in which it is written.
+            m.submodules[name] = ram = BlockRam(shape, self.DEPTH)
+            writing = ram.write.payload
             m.d.comb += [
-                writing.en.eq(self.segments.valid),
-                writing.addr.eq(write),
+                ram.write.valid.eq(self.segments.valid),
+                writing.address.eq(write),
                 *(writing.data[field].eq(segment[field]) for field, _ in shape),
-                reading.addr.eq(address),
+                ram.address[0].eq(address),
             ]
-            # Without reset, to become the output register of the block RAM.
-            out = Signal(shape, name=f"{name}_held", reset_less=True)
-            m.d.sync += out.eq(reading.data)
-            held.append(out)
+            held.append(ram.data[0])
         known, rest = held
 
         # The record of the item that was read two cycles ago.

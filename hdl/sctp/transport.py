@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..ip.chain import FIND, Line, Place, find, pick
+from ..ip.chain import FIND, HeaderPosition, Line, find, pick
 from ..lib.delay import Delay
 from ..lib.stream import delayed
 from ..spec.sctp import COMMON_HEADER
@@ -58,7 +58,7 @@ class Transport(wiring.Component):
 
     Members
     -------
-    valid : In(1), line : In(Line(words)), place : In(Place())
+    valid : In(1), line : In(Line(words)), header : In(HeaderPosition())
         Those of an :class:`~..ip.chain.Extension`.
     octets : In(32 * words), used : In(words)
         The beat, and which of its words hold octets, ``FIND`` cycles later.
@@ -82,7 +82,7 @@ class Transport(wiring.Component):
         super().__init__({
             "valid": In(1),
             "line": In(Line(words)),
-            "place": In(Place()),
+            "header": In(HeaderPosition()),
             "octets": In(32 * words),
             "used": In(words),
             "end": In(17),
@@ -94,15 +94,15 @@ class Transport(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.words
-        m.submodules.places = places = Delay(Place(), self.END_DELAY)
-        m.d.comb += places.i.eq(self.place)
+        m.submodules.headers = headers = Delay(HeaderPosition(), self.END_DELAY)
+        m.d.comb += headers.i.eq(self.header)
         valid = delayed(m, FIND, self.valid, "valid")
         first = delayed(m, FIND, self.line.first, "first")
-        udp = delayed(m, FIND, self.place.kinds.udp, "udp")
+        udp = delayed(m, FIND, self.header.kinds.udp, "udp")
 
         # Cycle 3: the header's first word, its second, and the word after a UDP header.
-        wanted = self.place.kinds.udp | self.place.kinds.sctp
-        here = find(m, self.line, self.place.word, self.valid & wanted)
+        wanted = self.header.kinds.udp | self.header.kinds.sctp
+        here = find(m, self.line, self.header.word, self.valid & wanted)
         tail = Signal(2)
         marks = Signal(words + 2)
         m.d.comb += marks.eq(Cat(Mux(valid & ~first, tail, 0), here))
@@ -121,7 +121,7 @@ class Transport(wiring.Component):
         m.d.sync += [
             encapsulated.eq(Cat(port[8:], port[:8]) == self.udp_port),
             counted.eq(Cat(length[8:], length[:8])),
-            rest.eq(self.end - Cat(C(0, 2), places.o.word)),
+            rest.eq(self.end - Cat(C(0, 2), headers.o.word)),
         ]
 
         # Cycle 7: the SCTP header; in UDP only with the right port.
@@ -131,7 +131,7 @@ class Transport(wiring.Component):
         m.d.sync += self.sctp.eq(delayed(m, 2, begins, "begins") & allowed.replicate(words))
 
         # The octets that remain for SCTP; all inputs are known where the header begins.
-        kinds = delayed(m, 1, places.o.kinds, "kinds_now")
+        kinds = delayed(m, 1, headers.o.kinds, "kinds_now")
         octets = Signal(signed(18), reset_less=True)
         ending = Signal(Ending(), reset_less=True)
         m.d.sync += [

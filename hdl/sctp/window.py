@@ -18,7 +18,7 @@ from ..lib.stream import Store, any_of, delayed, nibbles
 from ..spec.config import power_of_two
 from ..spec.sctp import Reason
 
-__all__ = ["Arrival", "Judged", "Window", "place_of"]
+__all__ = ["Arrival", "Judged", "Window", "slot_of"]
 
 
 class Arrival(data.StructLayout):
@@ -59,7 +59,7 @@ class Judged(data.StructLayout):
             "verdict": Verdict, "ticket": Ticket(streams), "aborts": 1, "reason": Reason})
 
 
-def place_of(stream, ssn, window):
+def slot_of(stream, ssn, window):
     """Returns the slot of an item; each stream has ``window`` slots."""
     return Cat(ssn[:exact_log2(window)], stream)
 
@@ -131,7 +131,7 @@ class _Walk(wiring.Component):
         The stream that is walked through.
     front : In(16)
         Its ``front``, 2 cycles later.
-    place : Out(places), tag : In(_Tag)
+    slot : Out(slots), tag : In(_Tag)
         Slot to look up, and its tag, 2 cycles later.
     found : Out(1), next : Out(16)
         The result: all DDP-SSNs before ``next`` were taken.
@@ -150,7 +150,7 @@ class _Walk(wiring.Component):
             "work": In(stream.Signature(range(streams), always_ready=True)),
             "stream": Out(range(streams)),
             "front": In(16),
-            "place": Out(range(streams * window)),
+            "slot": Out(range(streams * window)),
             "tag": In(_Tag()),
             "found": Out(1),
             "next": Out(16),
@@ -165,7 +165,7 @@ class _Walk(wiring.Component):
         m.d.comb += [
             works.i.valid.eq(self.work.valid & works.half),
             works.i.payload.eq(self.work.payload),
-            self.place.eq(place_of(self.stream, fetch, self.window)),
+            self.slot.eq(slot_of(self.stream, fetch, self.window)),
         ]
         # One tag is read per cycle, before the results of earlier reads are known.
         waits, same = Signal(3), Signal()
@@ -328,7 +328,7 @@ class Window(wiring.Component):
     def _tables(self, m, item, walked, near, taken, in_order, aborted, fills):
         """Returns the tag in the slot of ``item[3]``, and the facts of its stream."""
         streams, window, walk = self.streams, self.window, m.submodules.walk
-        place = [place_of(item[k].stream, item[k].ssn, window) for k in (1, 7)]
+        slot = [slot_of(item[k].stream, item[k].ssn, window) for k in (1, 7)]
         clears, swept, rests = Signal(), Signal(range(window)), Signal()
         tag_in, becomes = Signal(_Tag()), Signal(_Known(), reset_less=True)
         # A stream is cleared only while no item and no result of a walk is in the pipeline: it
@@ -343,8 +343,8 @@ class Window(wiring.Component):
         # Tag and facts are written in the same cycle: a tag that is newer than the facts would hide
         # an item that was received before.
         tag, walk_tag = storage_of(
-            m, "tags", _Tag(), streams * window, (place[0], walk.place),
-            (taken[1] | clears, Mux(clears, place_of(self.clear.payload, swept, window), place[1]),
+            m, "tags", _Tag(), streams * window, (slot[0], walk.slot),
+            (taken[1] | clears, Mux(clears, slot_of(self.clear.payload, swept, window), slot[1]),
              tag_in))
         writes = Signal()
         m.d.sync += writes.eq(taken[0] | aborted[0] | walked[5])

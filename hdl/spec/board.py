@@ -17,7 +17,7 @@ window, returns ``NOTHING``; a write there has no effect. HOST_ERRORS counts bot
 
 A board whose RNIC takes DDP over MPA has TCP in front of the RNIC, and the registers in
 TCP_REGISTERS. The host sets a connection up field by field (:class:`.net.TcpField`): while
-TCP_STATE.writing is clear, it writes TCP_PLACE, TCP_WORD and TCP_WRITE, whose addresses are
+TCP_STATE.writing is clear, it writes TCP_SELECT, TCP_WORD and TCP_WRITE, whose addresses are
 adjacent. SETTINGS is written last. To change a connection, the host first writes SETTINGS as 0;
 only SENT may be written at any time.
 
@@ -183,7 +183,7 @@ TCP_REGISTERS = (
         "CAP_TCP_WINDOW", 0x0A4, "ro", "Octets that the host may offer a connection as its window."
     ),
     Register(
-        "TCP_PLACE",
+        "TCP_SELECT",
         0x0A8,
         "rw",
         "Selects the connection for TCP_WRITE and for the registers from TCP_NEXT to TCP_STATE.",
@@ -197,7 +197,7 @@ TCP_REGISTERS = (
         "TCP_WRITE",
         0x0B0,
         "wo",
-        "Writes TCP_WORD to the field in TCP_PLACE; ignored while TCP_STATE.writing is set.",
+        "Writes TCP_WORD to the field in TCP_SELECT; ignored while TCP_STATE.writing is set.",
     ),
     Register(
         "TCP_NEXT",

@@ -9,7 +9,7 @@ the device. The registers keep their values, so a caller may leave out a write o
 from typing import NamedTuple
 
 from . import regs
-from .net import WAYS, Move, place_bits
+from .net import WAYS, Move, slot_bits
 from .sctp import Function
 from .stag import Access, encode
 
@@ -210,15 +210,15 @@ def set_association(move: Move, *, first: int, count: int, number: int = 0) -> t
         TAG=key.tag,
         FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=number),
         STREAMS=regs.pack("ASSOC_STREAMS", first=first, count=count),
-        PLACE=regs.pack("ASSOC_PLACE", way=move.way, place=move.place),
+        SLOT=regs.pack("ASSOC_SLOT", way=move.way, slot=move.slot),
         COMMIT=1,
     )
 
 
-def clear_association(way: int, place: int) -> tuple[Write, ...]:
+def clear_association(way: int, slot: int) -> tuple[Write, ...]:
     """Empties an entry of the association table."""
-    where = regs.pack("ASSOC_PLACE", way=way, place=place)
-    return _write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+    where = regs.pack("ASSOC_SLOT", way=way, slot=slot)
+    return _write("ASSOC", FLAGS=0, SLOT=where, COMMIT=1)
 
 
 def tell_session(
@@ -255,9 +255,9 @@ def clear_tables(*, stags: int, streams: int, associations: int = 0) -> list[Wri
     if associations:
         steps.append(Write("ASSOC_FLAGS", 0))
         for way in range(WAYS):
-            for place in range(1 << place_bits(associations)):
-                where = regs.pack("ASSOC_PLACE", way=way, place=place)
-                steps += _write("ASSOC", PLACE=where, COMMIT=1)
+            for slot in range(1 << slot_bits(associations)):
+                where = regs.pack("ASSOC_SLOT", way=way, slot=slot)
+                steps += _write("ASSOC", SLOT=where, COMMIT=1)
     steps.append(Write("STREAM_FLAGS", 0))
     for number in range(streams):
         steps += _write("STREAM", INDEX=number, COMMIT=1)

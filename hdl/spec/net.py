@@ -19,7 +19,7 @@ __all__ = [
     "hash_bits",
     "hash_way",
     "insert",
-    "place_bits",
+    "slot_bits",
     "tcp_words",
 ]
 
@@ -125,14 +125,14 @@ class AssociationKey(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A write of ``key`` to slot ``place`` of way ``way``."""
+    """A write of ``key`` to ``slot`` of way ``way``."""
 
     way: int
-    place: int
+    slot: int
     key: AssociationKey
 
 
-def place_bits(associations: int) -> int:
+def slot_bits(associations: int) -> int:
     """Returns the bits of a slot's number in either way of the association table.
 
     A device of up to 16 associations has 128 slots in each way, a larger one 512. An even number of
@@ -186,7 +186,7 @@ def insert(
 
     Raises :exc:`ValueError` if the key is in the table already, or no moves make room for it.
     """
-    width = place_bits(associations)
+    width = slot_bits(associations)
     nests = [(way, hash_way(way, key, width)) for way in range(WAYS)]
     if any(entries.get(nest) == key for nest in nests):
         raise ValueError(f"association must not be in the table already: {key}")
@@ -205,7 +205,7 @@ def insert(
     else:
         raise ValueError(
             f"association table has no room for {key} beside its {len(entries)} entries; "
-            "remove one that shares its places"
+            "remove one that shares its slots"
         )
     moves = []
     while (before := came_from[nest]) is not None:

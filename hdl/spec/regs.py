@@ -22,7 +22,7 @@ The registers after ``CAP_WINDOW`` exist only with SCTP; the ``CAP_*`` registers
 without it:
 
 * Association table: write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``, which replaces the
-  entry at ``ASSOC_PLACE`` as a whole. :func:`~.net.insert` computes that slot.
+  entry at ``ASSOC_SLOT`` as a whole. :func:`~.net.insert` computes that slot.
 * Sessions: before the host sends a session control message, it writes ``SESSION_STREAM``,
   ``SESSION_FUNCTION`` and, for some functions, ``SESSION_TSN``, then ``SESSION_COMMAND``.
   ``SESSION_ANSWER`` shows whether the device accepted the command, and the session's state.
@@ -313,16 +313,16 @@ REGISTERS = (
         ),
     ),
     Register(
-        "ASSOC_PLACE",
+        "ASSOC_SLOT",
         0x1BC,
         "rw",
         "Slot of the association table that ASSOC_COMMIT writes.",
         (
-            _f("place", 0, 9, "Slot in the way, which has 128 or 512."),
+            _f("slot", 0, 9, "Slot in the way, which has 128 or 512."),
             _f("way", 16, 1, "Way of the table."),
         ),
     ),
-    Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the ASSOC registers to the slot ASSOC_PLACE."),
+    Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the ASSOC registers to the slot ASSOC_SLOT."),
     Register("SESSION_STREAM", 0x1C4, "rw", "DDP Stream of the SESSION and GUIDE registers."),
     Register(
         "SESSION_FUNCTION",

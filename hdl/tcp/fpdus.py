@@ -248,7 +248,8 @@ class FpduCutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.window // 4
-        # A word is read only after all of it was written.
+        # A word is read only after all of it was written. Not a BlockRam, which has no strobes for
+        # octets.
         m.submodules.octets = octets = memory.Memory(
             shape=32, depth=self.connections * words, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

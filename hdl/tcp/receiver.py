@@ -257,6 +257,7 @@ class FrameStore(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        # Not a BlockRam: at a board's slow clock, words need no output register.
         m.submodules.storage = storage = memory.Memory(
             shape=Word(), depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

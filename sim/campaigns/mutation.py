@@ -52,6 +52,8 @@ _SHORT = 500
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
 #: Cells of yosys that OR, or AND, the bits of their port A.
 _ANY, _ALL = ("$reduce_or", "$reduce_bool", "$logic_not"), ("$reduce_and",)
+#: A cell in the text of a netlist: type, name, and the lines that connect its ports.
+_CELL = re.compile(r"^  cell (\S+) (\S+)\n(.*?)^  end$", re.DOTALL | re.MULTILINE)
 _OPTION = re.compile(r"-(\w+) (\S+)")
 
 
@@ -221,12 +223,12 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     )
     listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
     flat = (folder / "flat.il").read_text(encoding="utf-8")
-    types = {name: kind for kind, name in re.findall(r"^  cell (\S+) (\S+)$", flat, re.MULTILINE)}
+    cells = {name: (kind, ports) for kind, name, ports in _CELL.findall(flat)}
     # A clock that passes through a selection is delayed, which causes races in the simulation.
     commands = [
         command
         for command in listed
-        if not _CLOCK.search(command) and not _changes_nothing(command, types)
+        if not _CLOCK.search(command) and not _changes_nothing(command, cells)
     ][:mutants]
     if not commands:
         raise ToolError("yosys found nothing to mutate")
@@ -244,13 +246,20 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
 
 
-def _changes_nothing(command: str, types: Mapping[str, str]) -> bool:
-    """Returns True if a mutant inverts a bit while another bit decides alone: a bit of an OR while
-    another bit is 1, or a bit of an AND while another bit is 0.
+def _changes_nothing(command: str, cells: Mapping[str, tuple[str, str]]) -> bool:
+    """Returns True if a mutant gives a constant bit the value that it has, or inverts a bit while
+    another bit decides alone: a bit of an OR while another bit is 1, or a bit of an AND while
+    another bit is 0.
+
+    ``cells`` has the type of each cell, and the lines that connect its ports.
     """
     options = dict(_OPTION.findall(command))
-    decides = {"cnot1": _ANY, "cnot0": _ALL}.get(options["mode"], ())
-    return options["port"].lstrip("\\") == "A" and types.get(options["cell"]) in decides
+    mode, port = options["mode"], options["port"].lstrip("\\")
+    kind, ports = cells.get(options["cell"], ("", ""))
+    constant = re.search(rf"connect \\{port} \d+'([01]+)$", ports, re.MULTILINE)
+    if constant is not None and mode == f"const{constant[1][-1 - int(options['portbit'])]}":
+        return True
+    return port == "A" and kind in {"cnot1": _ANY, "cnot0": _ALL}.get(mode, ())
 
 
 def _blocks(design: str, flat: str) -> Callable[[str], str]:
@@ -260,7 +269,7 @@ def _blocks(design: str, flat: str) -> Callable[[str], str]:
     of their block, and a cell without such a name has a port with one.
     """
     paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
-    cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
+    cells = {name: ports for _, name, ports in _CELL.findall(flat)}
 
     def named(text: str) -> str | None:
         """Returns the longest path that a name begins with, or None."""

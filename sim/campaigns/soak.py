@@ -1051,8 +1051,8 @@ class _Draw:
         longest = queue.longest
         lengths = 0, 1, 64, longest, longest ^ 1 << rng.randrange(12), rng.randrange(64)
         length = rng.choice(lengths)
-        if rng.random() < 0.02:
-            length = rng.choice((9000, 20000))
+        if rng.random() < 0.03:
+            length = rng.choice((9000, rng.randrange(1 << 14, 1 << 16)))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
         if self._segments and not queue.free and host.vast is None:
             length, pages = self._vast_buffer()
@@ -1668,6 +1668,10 @@ class _Draw:
         last = rng.random() < 0.5
         length = rng.choice((0, 1, 2, 100, self._size(), self._refused(UntaggedHeader.size)))
         qn = rng.choice([*peer.queues] or [0])
+        if rng.random() < 0.3:
+            # Long buffers are rare, and only their lengths have the upper bits.
+            rooms = {each: bare.free[0][1] for each, bare in peer.queues.items() if bare.free}
+            qn = max(rooms, key=lambda each: rooms[each], default=qn)
         headers = {
             "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
             "QN of many bits": UntaggedHeader(rng.getrandbits(32) | 4, 1, 0, last),

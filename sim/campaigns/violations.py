@@ -1,9 +1,9 @@
 """Violates each normative sentence on purpose, and checks that the tests for it notice.
 
-A violation is a small change of the project's source after which one sentence of RFC 5041 or RFC
-5043 no longer holds. ``tests/violations.toml`` has the violations, ``tests/requirements.csv`` names
-the tests that hold each sentence. A violation is *noticed* when one of these tests fails on a copy
-of the project that has the change.
+A violation is a small change of the project's source after which one sentence of an RFC no longer
+holds. ``tests/violations.toml`` has the violations, ``tests/requirements.csv`` names the tests that
+hold each sentence. A violation is *noticed* when one of these tests fails on a copy of the project
+that has the change.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ class Half:
     ignored: Counter[str] = field(default_factory=Counter)  # dropped segments, by reason
     played: Counter[str] = field(default_factory=Counter)  # accepted although they look damaged
     doubted: set[int] = field(default_factory=set)  # frames with a bad Acknowledgment Number
-    _place: int = 0  # the place of ``next``, counted without wrapping
-    _ahead: list[tuple[int, int]] = field(default_factory=list)  # a heap of places
+    _position: int = 0  # the position of ``next``, counted without wrapping
+    _ahead: list[tuple[int, int]] = field(default_factory=list)  # a heap of positions
 
     @property
     def silent(self) -> bool:
@@ -202,12 +202,12 @@ class Half:
 
     def _move_on(self, start: int, end: int) -> None:
         assert self.next is not None
-        at = self._place + signed(start - self.next)
+        at = self._position + signed(start - self.next)
         heappush(self._ahead, (at, at + (end - start) % _MODULO))
-        before = self._place
-        while self._ahead and self._ahead[0][0] <= self._place:
-            self._place = max(self._place, heappop(self._ahead)[1])
-        self.next = (self.next + self._place - before) % _MODULO
+        before = self._position
+        while self._ahead and self._ahead[0][0] <= self._position:
+            self._position = max(self._position, heappop(self._ahead)[1])
+        self.next = (self.next + self._position - before) % _MODULO
 
     def _acknowledge(self, segment: Segment, other: Half) -> None:
         """Judges the Acknowledgment Number.

@@ -81,7 +81,7 @@ class Unknown(NamedTuple):
 
 @dataclass(frozen=True)
 class Fragment:
-    """The place of a fragment in its packet, RFC 791 section 3.1, RFC 8200 section 4.5."""
+    """The position of a fragment in its packet, RFC 791 section 3.1, RFC 8200 section 4.5."""
 
     number: int
     offset: int
@@ -187,10 +187,10 @@ def _ipv4(data: bytes) -> IpPacket | Unknown:
     length = _u16(data, 2) or len(data)  # 0: left to the network card (segmentation offload)
     if size < 20 or length < size or len(data) < size:
         return Unknown("a damaged or cut IPv4 header")
-    payload, place = data[size:length], _u16(data, 6)
+    payload, bits = data[size:length], _u16(data, 6)
     fragment = None
-    if place & 0x3FFF:
-        fragment = Fragment(_u16(data, 4), (place & 0x1FFF) * 8, bool(place & 0x2000))
+    if bits & 0x3FFF:
+        fragment = Fragment(_u16(data, 4), (bits & 0x1FFF) * 8, bool(bits & 0x2000))
     return IpPacket(
         source=str(ipaddress.IPv4Address(data[12:16])),
         destination=str(ipaddress.IPv4Address(data[16:20])),
@@ -217,10 +217,10 @@ def _ipv6(data: bytes) -> IpPacket | Unknown:
         if len(body) < size:
             return Unknown("a damaged or cut IPv6 extension header")
         if protocol == _FRAGMENT:
-            place = _u16(body, 2)
-            if place & 0xFFF9:
+            bits = _u16(body, 2)
+            if bits & 0xFFF9:
                 number = int.from_bytes(body[4:8], "big")
-                fragment = Fragment(number, place & 0xFFF8, bool(place & 1))
+                fragment = Fragment(number, bits & 0xFFF8, bool(bits & 1))
             plain = False
         elif protocol == 43 and body[3]:
             # Section 8.1: the pseudo-header has the last destination.
@@ -601,16 +601,16 @@ class _Pieces:
     octets: dict[int, bytes] = field(default_factory=dict)
     count: int = 0
 
-    def add(self, packet: IpPacket, place: Fragment) -> None:
+    def add(self, packet: IpPacket, fragment: Fragment) -> None:
         self.count += 1
-        if packet.missing or place.offset + len(packet.payload) > _LONGEST_PACKET:
+        if packet.missing or fragment.offset + len(packet.payload) > _LONGEST_PACKET:
             return
-        if place.offset == 0 and self.first is None:
+        if fragment.offset == 0 and self.first is None:
             self.first = packet
-        if not place.more:
-            self.total = place.offset + len(packet.payload)
-        if len(self.octets.get(place.offset, b"")) < len(packet.payload):
-            self.octets[place.offset] = packet.payload
+        if not fragment.more:
+            self.total = fragment.offset + len(packet.payload)
+        if len(self.octets.get(fragment.offset, b"")) < len(packet.payload):
+            self.octets[fragment.offset] = packet.payload
 
     def whole(self) -> bytes | None:
         if self.first is None or self.total is None:
@@ -655,10 +655,10 @@ class Packets:
             return None
         return found
 
-    def _join(self, packet: IpPacket, place: Fragment, time: float) -> IpPacket | Unknown | None:
+    def _join(self, packet: IpPacket, fragment: Fragment, time: float) -> IpPacket | Unknown | None:
         # RFC 791 section 3.2 identifies packets by the protocol too, RFC 8200 section 4.5 does not.
         protocol = packet.protocol if packet.ethertype == _IPV4 else 0
-        key = packet.source, packet.destination, protocol, place.number
+        key = packet.source, packet.destination, protocol, fragment.number
         pieces = self._pieces.get(key)
         if pieces is None or time - pieces.since > _REASSEMBLY:
             if pieces is not None:
@@ -666,7 +666,7 @@ class Packets:
             pieces = self._pieces[key] = _Pieces(time)
             if len(self._pieces) > _PENDING:
                 self._lost += self._pieces.pop(next(iter(self._pieces))).count
-        pieces.add(packet, place)
+        pieces.add(packet, fragment)
         payload = pieces.whole()
         if payload is None or pieces.first is None:
             return None

@@ -78,11 +78,11 @@ class SctpArrival(Arrival):
     """A DATA chunk with a DDP Segment, at its first arrival.
 
     ``raw`` is the chunk, ``position`` its TSN. ``session`` is the number of its session on the
-    stream, and ``turn`` the segment's DDP-SSN, continued past 65535.
+    stream, and ``sequence`` the segment's DDP-SSN, continued past 65535.
     """
 
     session: int = 0
-    turn: int = 0
+    sequence: int = 0
 
     @cached_property
     def ulpdu(self) -> bytes:
@@ -145,66 +145,63 @@ class DdpSession:
     partner: DdpSession | None = None
     since: int | None = None
     until: int | None = None
-    steps: range = range(0)  # the steps of the capture during which it had the stream
+    span: range = range(0)  # the steps of the capture during which it had the stream
 
 
 # -- events --
 
 
 @dataclass(frozen=True)
-class Enter:
+class _OfEnd:
+    """An action of the host at one end of an association."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Enter(_OfEnd):
     """The host sets up an association: writes its entry, and forgets the sessions of its
     streams.
     """
 
-    frame: int
-    end: End
-
-    @property
-    def host(self) -> str:
-        return self.end.local.address
-
 
 @dataclass(frozen=True)
-class Leave:
+class Leave(_OfEnd):
     """The host removes an association."""
 
+
+@dataclass(frozen=True)
+class _OfStream:
+    """An action of the host that receives a stream."""
+
     frame: int
-    end: End
+    stream: SctpStream
 
     @property
     def host(self) -> str:
-        return self.end.local.address
+        return self.stream.destination.address
 
 
 @dataclass(frozen=True)
-class Tell:
+class Tell(_OfStream):
     """The host is about to send a control message on a stream; ``session`` is set up with it.
 
     With INITIATE, ``tsn`` is the highest TSN that it has received.
     """
 
-    frame: int
-    stream: SctpStream
     function: Function
     tsn: int
     session: DdpSession | None = None
 
-    @property
-    def host(self) -> str:
-        return self.stream.destination.address
-
 
 @dataclass(frozen=True)
-class Abort:
+class Abort(_OfStream):
     """The host ends a stream's session: a chunk's record says DUPLICATE, but its TSN is new."""
-
-    frame: int
-    stream: SctpStream
-
-    @property
-    def host(self) -> str:
-        return self.stream.destination.address
 
 
 class Fate(Enum):
@@ -369,38 +366,37 @@ def walk(
 
 
 @dataclass
-class _Turns:
+class _SessionOrder:
     """The order of a stream's items in its present session."""
 
     session: DdpSession
     next: int = 0
-    waiting: dict[int, int | None] = field(default_factory=dict)  # queue of a last segment, by turn
+    #: By ``sequence``, as in :class:`SctpArrival`: the queue of a last segment; items' TSNs.
+    waiting: dict[int, int | None] = field(default_factory=dict)
+    tsns: dict[int, int] = field(default_factory=dict)
     base: int = 0  # ``next`` before the present frame
     delivered: dict[int, int] = field(default_factory=dict)  # messages, by Queue Number
-    tsns: dict[int, int] = field(default_factory=dict)  # TSNs of items that were taken, by turn
     #: How many items of all streams had arrived when ``next`` changed, and its value then.
-    turned: deque[tuple[int, int]] = field(default_factory=deque)
+    advances: deque[tuple[int, int]] = field(default_factory=deque)
 
     def used(self, ssn: int) -> int | None:
-        """Returns the turn of an item that was taken with this DDP-SSN, or None if it was not used.
+        """Returns the sequence of the item that was taken with this DDP-SSN; None if none was.
 
-        For a DDP-SSN that is 32768 or more ahead, it is the turn that the item would have had
+        For a DDP-SSN that is 32768 or more ahead, this is the sequence that the item would have had
         before the next one.
         """
         ahead = (ssn - self.next) % (1 << 16)
-        turn = self.next + ahead
+        sequence = self.next + ahead
         if ahead >= 1 << 15:
-            return turn - (1 << 16)
-        return turn if turn in self.waiting else None
+            return sequence - (1 << 16)
+        return sequence if sequence in self.waiting else None
 
-    def keeps(self, turn: int, window: int) -> bool:
-        """Returns True if the RNIC still has the TSN of a turn's item: no later item has its
-        place.
-        """
-        if turn not in self.tsns:
+    def keeps(self, sequence: int, window: int) -> bool:
+        """Returns True if the RNIC still has the item's TSN: no later item has its slot."""
+        if sequence not in self.tsns:
             return False
         return not any(
-            later in self.tsns for later in range(turn + window, max(self.tsns) + 1, window)
+            later in self.tsns for later in range(sequence + window, max(self.tsns) + 1, window)
         )
 
 
@@ -422,7 +418,7 @@ class _Live:
     past: dict[int, int]  # by SCTP stream: the last TSN of earlier sessions
     fragments: Tsns  # TSNs and fragments that arrive
     sending: Tsns  # TSNs and fragments that this end sends
-    turns: dict[int, _Turns] = field(default_factory=dict)
+    orders: dict[int, _SessionOrder] = field(default_factory=dict)
     set_up: dict[int, DdpSession] = field(default_factory=dict)  # sessions that have a stream
     judged: set[int] = field(default_factory=set)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
@@ -481,7 +477,7 @@ class _Walker:
         for end, live in self._live.items():
             self._count_undelivered(end, live)
             for session in live.set_up.values():
-                session.steps = range(session.steps.start, len(self.found.steps))
+                session.span = range(session.span.start, len(self.found.steps))
         for stream, count in self._outside.items():
             self._said[
                 f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of a"
@@ -623,11 +619,11 @@ class _Walker:
 
     def _count_undelivered(self, end: End, live: _Live) -> None:
         """Counts the chunks that wait for an earlier one, when none can arrive any more."""
-        for sid, turns in live.turns.items():
-            if turns.waiting and not live.association.session(sid).silent:
-                missing = f"DDP-SSN {turns.next & 0xFFFF} of {end.streams[sid]} did not come"
+        for sid, order in live.orders.items():
+            if order.waiting and not live.association.session(sid).silent:
+                missing = f"DDP-SSN {order.next & 0xFFFF} of {end.streams[sid]} did not come"
                 why = f"taken, but not delivered, because {missing}"
-                self.found.undelivered.append(LeftOut(len(turns.waiting), "DATA chunk", why))
+                self.found.undelivered.append(LeftOut(len(order.waiting), "DATA chunk", why))
 
     def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
         """Takes a chunk that this end sends."""
@@ -680,31 +676,31 @@ class _Walker:
         if function in (Function.INITIATE, Function.ACCEPT):
             if (before := live.set_up.get(sid)) is not None:
                 self._close(before)
-            opened = live.set_up[sid] = live.turns[sid].session
+            opened = live.set_up[sid] = live.orders[sid].session
             opened.since = self._count(end.local.address)
-            opened.steps = range(len(self.found.steps), len(self.found.steps))
+            opened.span = range(len(self.found.steps), len(self.found.steps))
         stream = end.streams[sid]
         self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
 
-    def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
+    def _begin(self, end: End, live: _Live, sid: int) -> _SessionOrder:
         """Opens the next session of a stream, after an Initiate."""
         key = end.local.address, sid
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
-        before = live.turns.get(sid)
+        before = live.orders.get(sid)
         index = 0 if before is None else before.session.index + 1
         session = DdpSession(end.streams[sid], number, index)
         other = end.partner and self._live.get(end.partner)
-        theirs = other and other.turns.get(sid)
+        theirs = other and other.orders.get(sid)
         if theirs and theirs.session.partner is None and theirs.session.index == index:
             session.partner, theirs.session.partner = theirs.session, session
         self.found.sessions.append(session)
-        live.turns[sid] = _Turns(session)
-        return live.turns[sid]
+        live.orders[sid] = _SessionOrder(session)
+        return live.orders[sid]
 
     def _close(self, session: DdpSession) -> None:
         session.until = self._count(session.stream.destination.address)
-        session.steps = range(session.steps.start, len(self.found.steps))
+        session.span = range(session.span.start, len(self.found.steps))
 
     # The receiving side.
 
@@ -758,8 +754,8 @@ class _Walker:
 
     def _items(self, end: End, frame: SctpFrame, *, back: bool) -> Iterator[Item]:
         live = self._live[end]
-        for turns in live.turns.values():
-            turns.base = turns.next
+        for order in live.orders.values():
+            order.base = order.next
         for chunk in frame.chunks or ():
             data = _data_chunk(chunk)
             if data is None:
@@ -853,11 +849,11 @@ class _Walker:
                 if each.state is State.INITIATE_RECEIVED
             ]
             self.found.needs.initiates = max(self.found.needs.initiates, len(waiting))
-        turns = live.turns[sid]
-        turn = turns.next + (ssn - turns.next) % (1 << 16)
-        turns.tsns[turn] = data.tsn
+        order = live.orders[sid]
+        sequence = order.next + (ssn - order.next) % (1 << 16)
+        order.tsns[sequence] = data.tsn
         if isinstance(message, Function):
-            ahead = self._take_turn(turns, turn, None)
+            ahead = self._enqueue(order, sequence, None)
             taken = item(ChunkStatus.TAKEN, outcome, Diversion.CONTROL)
             return replace(taken, ahead=ahead)
         host = end.local.address
@@ -868,10 +864,10 @@ class _Walker:
             self._frame,
             data.tsn,
             chunk.octets,
-            turns.session.number,
-            turn,
+            order.session.number,
+            sequence,
         )
-        ahead = self._take_turn(turns, turn, segment)
+        ahead = self._enqueue(order, sequence, segment)
         return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
 
     def _status(
@@ -892,56 +888,56 @@ class _Walker:
         opens = message is Function.INITIATE and ssn == 0 and session.reusable
         if opens or isinstance(message, ProtocolError) or session.state is State.ABORTED:
             return None
-        turns = live.turns.get(data.stream) or _Turns(DdpSession(stream, 0, 0))
-        turn = turns.used(ssn)
+        order = live.orders.get(data.stream) or _SessionOrder(DdpSession(stream, 0, 0))
+        sequence = order.used(ssn)
         follows = message is None or message is Function.TERMINATE
         if session.state is State.INITIATE_SENT:
             if follows and ssn != 0:
                 return ChunkStatus.HELD
-        elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
+        elif message is not None and ssn == 0 and order.tsns.get(0) == data.tsn:
             return ChunkStatus.DUPLICATE
-        elif turn is not None and follows:
-            if turns.tsns.get(turn) == data.tsn:
+        elif sequence is not None and follows:
+            if order.tsns.get(sequence) == data.tsn:
                 return ChunkStatus.DUPLICATE
             if message is None:
-                if turn in turns.tsns:
+                if sequence in order.tsns:
                     self.found.window = self._window
-                if not turns.keeps(turn, self._window):
+                if not order.keeps(sequence, self._window):
                     return ChunkStatus.DUPLICATE
         elif follows and session.state in _PLACES:
-            ahead = (ssn - turns.base) % (1 << 16)
-            if ahead >= self._longest and ssn != turns.next & 0xFFFF:
+            ahead = (ssn - order.base) % (1 << 16)
+            if ahead >= self._longest and ssn != order.next & 0xFFFF:
                 return ChunkStatus.OUTSIDE
         return None
 
-    def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> int:
-        """Records an item that waits for its turn, and returns how far ahead it is."""
+    def _enqueue(self, order: _SessionOrder, sequence: int, segment: SctpArrival | None) -> int:
+        """Records an item that waits for those before it, and returns how far ahead it is."""
         needs = self.found.needs
         header = segment.header if segment else None
         queue = None
         if isinstance(header, Untagged):
-            ahead = header.msn - 1 - turns.delivered.get(header.queue, 0)
+            ahead = header.msn - 1 - order.delivered.get(header.queue, 0)
             if ahead < _LONGEST_QUEUE:
                 needs.messages = max(needs.messages, ahead)
             queue = header.queue if header.last else None
         self._came += 1
-        while len(turns.turned) > 1 and turns.turned[1][0] + _UNDER_WAY <= self._came:
-            turns.turned.popleft()
+        while len(order.advances) > 1 and order.advances[1][0] + _UNDER_WAY <= self._came:
+            order.advances.popleft()
         reach = 0
-        if turn != turns.next:
-            sure = turns.turned[0] if turns.turned else (0, 0)
-            reach = turn - (sure[1] if sure[0] + _UNDER_WAY <= self._came else 0)
-            needs.ahead = max(needs.ahead, turn - turns.base)
+        if sequence != order.next:
+            sure = order.advances[0] if order.advances else (0, 0)
+            reach = sequence - (sure[1] if sure[0] + _UNDER_WAY <= self._came else 0)
+            needs.ahead = max(needs.ahead, sequence - order.base)
             needs.reach = max(needs.reach, reach)
-        turns.waiting[turn] = queue
-        before = turns.next
-        while turns.next in turns.waiting:
-            queue = turns.waiting.pop(turns.next)
-            turns.next += 1
+        order.waiting[sequence] = queue
+        before = order.next
+        while order.next in order.waiting:
+            queue = order.waiting.pop(order.next)
+            order.next += 1
             if queue is not None:
-                turns.delivered[queue] = turns.delivered.get(queue, 0) + 1
-        if turns.next != before:
-            turns.turned.append((self._came, turns.next))
+                order.delivered[queue] = order.delivered.get(queue, 0) + 1
+        if order.next != before:
+            order.advances.append((self._came, order.next))
         return reach
 
 

@@ -116,7 +116,8 @@ class SimTransport(Transport):
             response = self._library.sim_access(
                 self._open(), value is not None, address, ctypes.byref(word)
             )
-            self._check()
+            if response:
+                self._check()
         if response:
             what = "read" if value is None else "write"
             raise TransportError(

@@ -25,6 +25,10 @@ from ...hdl.spec.commands import Write
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
 from ...hdl.spec.config import RnicConfig
 
+#: The bits of a completion that belong to no field.
+_NO_FIELD = ((1 << 8 * OCTETS) - 1) & ~sum(
+    ((1 << field.bits) - 1) << (8 * field.octet + field.bit) for field in FIELDS
+)
 #: A beat of write data: the cycle in which it was taken, and the bus address of its first lane.
 WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
 #: A write burst: the cycle in which its address was taken, the address, and the number of its
@@ -437,11 +441,14 @@ def event(words: Sequence[int]) -> ErrorEvent:
 
 
 def completion(octets: bytes) -> Completion:
-    """Returns the completion of an entry of the ring."""
+    """Returns the completion of an entry of the ring. Bits that belong to no field must be 0."""
+    what = f"the completion {octets.hex(' ')} is not valid"
+    if int.from_bytes(octets, "little") & _NO_FIELD:
+        raise DeviceError(f"{what}: a bit that belongs to no field is 1")
     try:
         return decode(octets)
     except ValueError as error:
-        raise DeviceError(f"the completion {octets.hex(' ')} is not valid: {error}") from error
+        raise DeviceError(f"{what}: {error}") from error
 
 
 def counter_registers(*, sctp: bool) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _SLEEPERS = (
     "cut",
     "delivery",
     "dma.bursts",
-    "dma.prepare",
+    "dma.job_maker",
     "exceptions.ring",
     "reports",
     "tagged",

@@ -130,7 +130,7 @@ class LlpError:
     number
         Error Type 0x3 and the LLP's own code.
     header
-        The octets at the place of the DDP Header, as far as they were received.
+        The octets where the DDP Header belongs, as far as they were received.
     length
         The length that the LLP's framing states for the segment.
     position

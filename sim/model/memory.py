@@ -171,6 +171,12 @@ class Memory:
             del self._valid[region.index]
         return gone
 
+    def forget(self, stag: int) -> None:
+        """Drops the octets of a revoked region."""
+        if self.lookup(stag) is None:
+            self._regions.pop(stag, None)
+            self._octets.pop(stag, None)
+
     def set_access(self, stag: int, access: Access) -> None:
         """Replaces a valid STag's rights (section 8.3.1 item 5), or raises `KeyError`."""
         region = self.lookup(stag)

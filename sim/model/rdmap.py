@@ -69,7 +69,10 @@ def invalidated_stag(header: Header) -> int | None:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The payload of an RDMA Read Request, RFC 5040 section 4.4."""
+    """The payload of an RDMA Read Request, RFC 5040 section 4.4.
+
+    The driver has its own, because the model judges the driver.
+    """
 
     sink_stag: int
     sink_to: int
@@ -95,6 +98,8 @@ class ReadRequest:
         """Returns the octets that the responder sends; None if it must refuse (RFC 5040
         section 5.2.1).
         """
+        if not self.length:  # nothing is checked then
+            return b""
         region = memory.lookup(self.source_stag)
         if region is None or not region.allows(stream=stream, pd=pd):
             return None

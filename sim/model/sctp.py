@@ -3,7 +3,7 @@
 From the wire upwards, the layers are :class:`Packet` and its chunks; :class:`Association`, which
 checks digest, tags, duplicate TSNs and the adaptation indication; and :class:`Session`, which
 checks DDP-SSNs and the legal sequences of messages. A session hands over DDP Segments in the order
-of their arrival, each with its place in the sender's order, for :class:`~.ddp.DataSink`.
+of their arrival, each with its number in the sender's order, for :class:`~.ddp.DataSink`.
 """
 
 from __future__ import annotations
@@ -646,15 +646,15 @@ class Session:
                 events.append(self._segment(order, body))
             else:
                 self._held.append((order, body))
-        for place in direction.sequencer.take(order):
-            events += self._consider(sent, *direction.waiting.pop(place), room)
+        for ready in direction.sequencer.take(order):
+            events += self._consider(sent, *direction.waiting.pop(ready), room)
             if self.silent:
                 break
         return events
 
     def _misfit(self, sent: bool, message: Function | None, order: int) -> str | None:
-        """Returns why no legal sequence has this message at this place, whatever else may come; or
-        None.
+        """Returns why no legal sequence has this message at this position, whatever else may come;
+        or None.
 
         Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of
         the enumerated legal patterns, the DDP Stream Session MUST be terminated." So a chunk can be

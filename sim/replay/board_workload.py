@@ -66,7 +66,7 @@ def workloads(config: RnicConfig) -> Iterator[Capture]:
     for streams, messages, largest in _SIZES:
         made: Iterable[tuple[Frame, ...]]
         if config.sctp:
-            # Chunks that wait for an earlier one may need more places than a board has.
+            # Chunks that wait for an earlier one may need more slots than a board has.
             made = (
                 _by_sctp(config.stags, streams, messages, largest, disorder)
                 for disorder in (True, False)

@@ -39,7 +39,7 @@ _BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERM
 
 @dataclass
 class _Waiting:
-    """The undelivered segments of a stream's session, by their turn."""
+    """The undelivered segments of a stream's session, by their sequence."""
 
     arrivals: dict[int, SctpArrival] = field(default_factory=dict)
 
@@ -182,10 +182,10 @@ class SctpGolden(Golden):
             receiver.counts.dropped += 1
             return ChunkStatus.DROPPED, 0, []
         segment = arrival.ulpdu
-        waiting.arrivals[arrival.turn] = arrival
+        waiting.arrivals[arrival.sequence] = arrival
         status, octets = ChunkStatus.DROPPED, 0
         delivered: list[Delivered] = []
-        for event in receiver.sink.receive(segment, arrival.turn):
+        for event in receiver.sink.receive(segment, arrival.sequence):
             match event:
                 case Placed():
                     status, octets = ChunkStatus.TAKEN, event.length

@@ -53,7 +53,7 @@ class SctpHost:
         self._sessions = sessions
         self._associations = associations
         self._window = window
-        self._places: dict[tuple[int, int], AssociationKey] = {}
+        self._slots: dict[tuple[int, int], AssociationKey] = {}
         self._owners: dict[AssociationKey, End] = {}
 
     @property
@@ -105,32 +105,32 @@ class SctpHost:
         for key in _keys(end):
             self._owners[key] = end
             try:
-                moves = insert(self._places, key, self._associations)
+                moves = insert(self._slots, key, self._associations)
             except ValueError as error:
                 raise RegionError(f"{end}: {error}") from None
-            for way, place, moved in moves:
-                self._places[way, place] = moved
-                self._entry(way, place, moved)
+            for way, slot, moved in moves:
+                self._slots[way, slot] = moved
+                self._entry(way, slot, moved)
         for stream in end.streams:
             self._command(stream.number, Function.FORGET, end.tsn - 1 & _WORD)
 
     def _leave(self, end: End) -> None:
-        for nest, key in list(self._places.items()):
+        for nest, key in list(self._slots.items()):
             if self._owners[key] is end:
-                del self._places[nest]
+                del self._slots[nest]
                 self._entry(*nest, None)
         for stream in end.streams:
             self._sessions.end_sessions(stream)
 
-    def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
+    def _entry(self, way: int, slot: int, key: AssociationKey | None) -> None:
         """Writes an entry of the association table, or clears it."""
         if key is None:
-            self._host.carry_out(commands.clear_association(way, place))
+            self._host.carry_out(commands.clear_association(way, slot))
             return
         end = self._owners[key]
         first = end.streams[0].number
         entry = commands.set_association(
-            Move(way, place, key), first=first, count=len(end.streams), number=end.number
+            Move(way, slot, key), first=first, count=len(end.streams), number=end.number
         )
         self._host.carry_out(entry)
 

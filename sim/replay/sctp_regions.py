@@ -101,7 +101,7 @@ def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
     regions: list[Region] = []
     own: set[tuple[str, int]] = set()
     for entry, users in _used_by_sessions(flat, stags).items():
-        spans = sorted((session.steps for session in users), key=lambda steps: steps.start)
+        spans = sorted((session.span for session in users), key=lambda span: span.start)
         if entry not in of_mpa and all(one.stop <= two.start for one, two in pairwise(spans)):
             own.add(entry)
             regions += [_of(session, region) for session, each in users.items() for region in each]

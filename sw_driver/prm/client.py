@@ -364,17 +364,8 @@ class ClientPD(PD):
             self.number = context.make(protocol.Domain())
             context.pds.add(self)
 
-    def close(self) -> None:
-        with self.context.lock:
-            if self.closed:
-                return
-            for stream in list(self.streams):
-                stream.close()
-            for region in list(self.regions):
-                region.close()
-            self.context.remove(Object.DOMAIN, self.number)
-            self.closed = True
-            self.context.pds.discard(self)
+    def _remove(self) -> None:
+        self.context.remove(Object.DOMAIN, self.number)
 
 
 class ClientMR(MR):
@@ -471,9 +462,9 @@ class ClientCQ(CQ):
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
-        return self._take(num_entries, errors=False)
+        return self.take(num_entries, errors=False)
 
-    def _take(self, num_entries: int, *, errors: bool = True) -> list[WC]:
+    def take(self, num_entries: int, *, errors: bool = True) -> list[WC]:
         with self.context.lock:
             self._check()
             count = min(num_entries, protocol.MOST)
@@ -514,7 +505,7 @@ class ClientCQ(CQ):
         while True:
             ready = self._ask_ready(deadline).result()
             # Another thread may have been faster.
-            if ready != protocol.READY.pack(False) and (taken := self._take(num_entries)):
+            if ready != protocol.READY.pack(False) and (taken := self.take(num_entries)):
                 return taken
             _within_time(deadline, timeout)
 
@@ -523,7 +514,7 @@ class ClientCQ(CQ):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             ready = await asyncio.wrap_future(self._ask_ready(deadline))
-            if ready != protocol.READY.pack(False) and (taken := self._take(num_entries)):
+            if ready != protocol.READY.pack(False) and (taken := self.take(num_entries)):
                 return taken
             _within_time(deadline, timeout)
 

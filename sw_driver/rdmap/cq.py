@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -17,6 +18,9 @@ from ..verbs.context import Context
 from ..verbs.cq import WcStatus
 from ..verbs.known import KnownStream, StreamState
 from .known import KnownQP
+
+#: How many messages are taken from the device's queue between two looks at it.
+_BATCH = 16
 
 
 class Opcode(Enum):
@@ -75,18 +79,26 @@ class CQ(Closing):
         self.context = context
         self.messages = ddp.CQ(context, cqe)
         self.qps: dict[KnownStream, KnownQP] = {}
+        #: Called by any thread, with the context locked, after a completion was added.
+        self.notify: Callable[[], object] = ddp.nobody
         self._entries: deque[WC] = deque()
 
     def put(self, wc: WC) -> None:
         """Adds a completion."""
         self._entries.append(wc)
-        self.messages.wake()
+        self.context.wake()
+        self.notify()
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         """Returns at most ``num_entries`` completions that are present, the oldest first."""
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self.serve()
+            return self.take(num_entries)
+
+    def take(self, num_entries: int) -> list[WC]:
+        """Returns at most ``num_entries`` completions of messages that were processed already."""
+        with self.context.lock:
             count = min(num_entries, len(self._entries))
             return [self._entries.popleft() for _ in range(count)]
 
@@ -123,15 +135,19 @@ class CQ(Closing):
     def serve(self) -> None:
         """Processes all messages and errors that have arrived."""
         with self.context.lock:
-            while self._serve():
+            while self._handle(self.messages.take):
                 pass
 
-    def _serve(self) -> bool:
-        """Processes messages and errors that are present; returns whether there were any."""
+    def process(self) -> None:
+        """Processes the messages and errors that the context has taken from the device."""
+        with self.context.lock:
+            while self._handle(self.messages.pick):
+                pass
+
+    def _handle(self, take: Callable[[int], list[ddp.WC]]) -> bool:
+        """Processes messages and errors; returns whether there were any."""
         try:
-            taken = self.messages.wait(0)
-        except RnicTimeout:
-            return False
+            taken = take(_BATCH)
         except StreamError as error:
             for qp in list(self.qps.values()):
                 if qp.stream.number == error.event.stream:
@@ -144,6 +160,7 @@ class CQ(Closing):
             for each in taken:
                 if (owner := self.qps.get(each.stream)) is not None:
                     owner.take(each)
+            return bool(taken)
         return True
 
     def close(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 
-from ...hdl.spec.ddp import ErrorType
+from ...hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER, ErrorType
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
 from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
@@ -35,13 +36,13 @@ _RTR = object()
 
 @runtime_checkable
 class Source(Protocol):
-    """A Data Source with its LLP: turns DDP messages into the octets that carry them."""
+    """A Data Source with its LLP: turns DDP messages into the FPDUs that carry them."""
 
-    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> bytes:
-        """Returns the octets for a Tagged Message."""
+    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> list[bytes]:
+        """Returns the FPDUs of a Tagged Message."""
 
-    def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> bytes:
-        """Returns the octets for an Untagged Message, with the queue's next MSN."""
+    def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> list[bytes]:
+        """Returns the FPDUs of an Untagged Message, with the queue's next MSN."""
 
 
 class QPState(Enum):
@@ -135,7 +136,11 @@ class QP(KnownQP):
         self.received: Terminate | None = None
         self.half_closed = False
         self._shut = False  # whether this side has asked for a graceful teardown
-        self._out = bytearray()
+        self._out: list[bytes] = []
+        #: Called by any thread, with the context locked, when there are octets to send, and when
+        #: the queue pair has ended.
+        self.notify: Callable[[], object] = ddp.nobody
+        self._advice = ""  # what the user can do about the error
         self._requests: deque[_Request] = deque()  # incomplete requests, in the order of posts
         self._unsent: deque[_Request] = deque()
         self._reads: deque[_Request] = deque()  # Reads that wait for their responses
@@ -275,8 +280,10 @@ class QP(KnownQP):
                 )  # fmt: skip
                 self._untagged(Queue.READ_REQUEST, header.encode(), request.control << 32)
             elif request.opcode is Opcode.RDMA_WRITE:
-                self._out += self.source.tagged(
-                    request.stag, request.to, request.message, rsvdulp=request.control
+                self._send(
+                    self.source.tagged(
+                        request.stag, request.to, request.message, rsvdulp=request.control
+                    )
                 )
             else:
                 self._untagged(Queue.SEND, request.message, request.control << 32 | request.stag)
@@ -286,7 +293,11 @@ class QP(KnownQP):
         self._complete()
 
     def _untagged(self, queue: Queue, message: bytes, rsvdulp: int) -> None:
-        self._out += self.source.untagged(queue, message, rsvdulp=rsvdulp)
+        self._send(self.source.untagged(queue, message, rsvdulp=rsvdulp))
+
+    def _send(self, fpdus: list[bytes]) -> None:
+        self._out += fpdus
+        self.notify()
 
     def _complete(self) -> None:
         """Gives the completions of requests that are done, in the order of the posts."""
@@ -298,18 +309,26 @@ class QP(KnownQP):
         if self.state is QPState.RTS and self.half_closed and self.finished:
             self._fail()
 
+    @property
+    def unsent(self) -> bool:
+        """True if :meth:`data_to_send` has octets to return."""
+        return bool(self._out)
+
     def data_to_send(self) -> bytes:
         """Returns the octets to send next. Each octet is returned once."""
+        return b"".join(self.pieces_to_send())
+
+    def pieces_to_send(self) -> list[bytes]:
+        """Returns the same octets in pieces, one for each FPDU."""
         with self.context.lock:
-            octets = bytes(self._out)
-            self._out.clear()
+            pieces, self._out = self._out, []
             # A peer that does not take its answers has at most IRD of them here. Where the stream
             # has failed meanwhile, its error is reported next.
             with suppress(StreamError, StateError):
                 while self._answered and self.state is QPState.RTS:
                     self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
                     self._answered -= 1
-            return octets
+            return pieces
 
     # -- messages of the peer ---------------------------------------------------------------------
 
@@ -407,8 +426,10 @@ class QP(KnownQP):
     def _invalidate(self, stag: int, message: ddp.WC) -> None:
         """Revokes the STag before the message is delivered (section 5.3)."""
         region = self._region(stag, message, wire.CANNOT_INVALIDATE)
-        # A region in which receives are posted, or that an incomplete Read writes, stays.
-        if region.posted or any(read.sink is region for read in self._requests):
+        # Section 8.1.1: a peer must not invalidate an STag that several streams share. A region in
+        # which receives are posted, or that an incomplete Read writes, stays, too.
+        shared = region.stream is None and len(self.pd.streams) > 1
+        if shared or region.posted or any(read.sink is region for read in self._requests):
             raise _Refused(wire.CANNOT_INVALIDATE, message)
         region.revoke()
 
@@ -431,9 +452,8 @@ class QP(KnownQP):
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
             data = region.read(request.length, start)
-        self._out += self.source.tagged(
-            request.sink_stag, request.sink_to, data, rsvdulp=wire.control(Message.READ_RESPONSE)
-        )
+        control = wire.control(Message.READ_RESPONSE)
+        self._send(self.source.tagged(request.sink_stag, request.sink_to, data, rsvdulp=control))
         self._answered += 1
 
     # -- the end ----------------------------------------------------------------------------------
@@ -443,6 +463,13 @@ class QP(KnownQP):
         nothing more.
         """
         number = event.number
+        if number == NO_BUFFER and event.header[9:10] == bytes([Queue.SEND]):
+            self._advice = (
+                ": a Send came while no receive was posted; post more receives before the peer"
+                f" sends (a queue of this device holds {self.context.capabilities.queue})"
+            )
+        elif number == MESSAGE_TOO_LONG:
+            self._advice = ": post longer receives"
         if number.type is ErrorType.LLP:
             # Octets whose digest was wrong are not reported as a header.
             self.terminate(Terminate(Layer.LLP, 0, number.code))
@@ -455,6 +482,10 @@ class QP(KnownQP):
 
     def overrun(self) -> None:
         """Terminates the stream because its messages did not fit the CQ."""
+        self._advice = (
+            f": the CQ holds {self.cq.messages.cqe} messages, and more came between two polls;"
+            " poll it more often, or give it a larger cqe"
+        )
         self.terminate(Terminate(Layer.RDMA, *wire.STREAM_CATASTROPHIC))
 
     @property
@@ -485,10 +516,7 @@ class QP(KnownQP):
         response can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
         """
         with self.context.lock:
-            if self.state is QPState.RTS:
-                # Earlier messages are processed first.
-                self.context.settle()
-                self.cq.serve()
+            self.settle()
             if self.state is not QPState.RTS or self.half_closed:
                 return
             self.half_closed = True
@@ -501,6 +529,13 @@ class QP(KnownQP):
             self._reads.clear()
             self._unsent = deque(request for request in self._unsent if not request.done)
             self._transmit()
+
+    def settle(self) -> None:
+        """Processes the messages that the device has received so far."""
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                self.context.settle()
+                self.cq.serve()
 
     def disconnect(self) -> None:
         """Notes that the LLP connection is lost, or closed in both directions."""
@@ -535,14 +570,19 @@ class QP(KnownQP):
                 request.sink.close()
         for queue in (self._requests, self._unsent, self._reads):
             queue.clear()
+        self.notify()
 
     def _check(self) -> None:
         self.pd.check()
         if self.state is QPState.CLOSED:
             raise StateError("the queue pair is closed")
         if self.state is QPState.ERR:
-            end = self.sent or self.received or "the connection was closed"
-            raise StateError(f"the queue pair is in error: {end}")
+            raise StateError(f"the queue pair is in error: {self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """Returns why the queue pair has ended, with advice for the user."""
+        return f"{self.sent or self.received or 'the connection was closed'}{self._advice}"
 
     def _check_sending(self) -> None:
         self._check()

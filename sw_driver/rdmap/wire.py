@@ -6,7 +6,8 @@ The driver has its own definitions, as gateware and model have theirs, so that n
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ...hdl.spec import ddp
@@ -150,6 +151,9 @@ class Terminate:
         The segment's DDP Header (D).
     rdma_header
         The RDMA Read Request Header, where that was in error (R).
+    note
+        What the message means if the peer is Linux's siw, which swaps the two halves of the first
+        octet and reverses M, D and R.
     """
 
     layer: Layer
@@ -158,6 +162,7 @@ class Terminate:
     length: int | None = None
     ddp_header: bytes = b""
     rdma_header: bytes = b""
+    note: str = field(default="", compare=False)
 
     _control = struct.Struct(">BBBx")
     _length = struct.Struct(">H")
@@ -201,7 +206,14 @@ class Terminate:
                 at += size
         if len(octets) < at:
             raise ValueError(f"a Terminate must be complete, not {octets.hex(' ')}")
-        return cls(Layer(first >> 4), first & 0xF, code, length, *headers)
+        note = ""
+        # RFC 5040 section 4.8 reserves the lower five bits of M, D and R's octet, and MPA has no
+        # Error Type but 0.
+        if present & 0x1F or (first >> 4 == Layer.LLP and first & 0xF):
+            with suppress(ValueError):
+                meant = cls(Layer(first & 0xF), first >> 4, code)
+                note = f"; from Linux's siw, which swaps fields, this means {meant}"
+        return cls(Layer(first >> 4), first & 0xF, code, length, headers[0], headers[1], note)
 
     def __str__(self) -> str:
         text = _TABLES[self.layer].get((self.type, self.code), "unknown error")
@@ -212,4 +224,4 @@ class Terminate:
             # RFC 5041 section 7.2: "Reserved for the use by the LLP".
             text = "the LLP's error"
         header = f", DDP Header {self.ddp_header.hex(' ')}" if self.ddp_header else ""
-        return f"{self.layer.name} {self.type:#x}/{self.code:#04x} {text}{header}"
+        return f"{self.layer.name} {self.type:#x}/{self.code:#04x} {text}{header}{self.note}"

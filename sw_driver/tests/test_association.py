@@ -191,7 +191,7 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
     assert host_side is not peer_side
 
 
-def test_the_device_is_told_of_the_past_before_tsns_come_round(
+def test_the_device_learns_of_the_past_before_tsns_come_round(
     context: Context, simulated: SimTransport
 ) -> None:
     """RFC 9260 section 1.6: serial numbers are compared within 2^31."""
@@ -324,7 +324,7 @@ def test_an_error_on_one_stream_leaves_the_association_alone(
         assert array[:5] == b"right"
 
 
-def test_a_closed_association_is_the_hosts_and_its_place_is_free(
+def test_a_closed_association_goes_to_the_host_and_its_slot_is_free(
     context: Context, simulated: SimTransport
 ) -> None:
     array = bytearray(100)
@@ -346,10 +346,10 @@ def test_a_closed_association_is_the_hosts_and_its_place_is_free(
             assert [each.reason for each in simulated.exceptions()[before:]] == [Diversion.FRAME]
             with pytest.raises(StateError, match="is closed"):
                 association.poll()
-    assert array[:6] == b"mmmine" and not context.places and len(context.numbers) == 64
+    assert array[:6] == b"mmmine" and not context.association_slots and len(context.numbers) == 64
 
 
-def test_many_associations_have_their_places_and_packets(
+def test_many_associations_have_their_slots_and_packets(
     context: Context, simulated: SimTransport
 ) -> None:
     pd, cq = PD(context), CQ(context)
@@ -359,7 +359,7 @@ def test_many_associations_have_their_places_and_packets(
         associate(context, paths=[end, (f"10.8.{n}.1", HOST)], tag=n, streams=1)
         for n, end in enumerate(ends)
     ]
-    assert len(context.places) == 128
+    assert len(context.association_slots) == 128
     with pytest.raises(ResourceExhausted, match="all 64 associations are in use"):
         associate(context, streams=1)
     with pd.register(array) as region:
@@ -408,7 +408,7 @@ def test_streams_of_an_association_are_its_own(context: Context) -> None:
         ({"streams": 0}, "streams must be at least 1"),
     ],
 )
-def test_associations_that_cannot_be_are_told(
+def test_associations_that_cannot_be_are_reported(
     context: Context, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -416,7 +416,7 @@ def test_associations_that_cannot_be_are_told(
     assert len(context.free_associations) == 64 and len(context.numbers) == 64
 
 
-def test_reports_that_nobody_takes_are_told(context: Context, simulated: SimTransport) -> None:
+def test_reports_that_nobody_takes_are_reported(context: Context, simulated: SimTransport) -> None:
     with associate(context, reports=3) as association:
         peer = SctpPeer(simulated)
         for _ in range(4):

@@ -20,7 +20,7 @@ from ddp_rnic.sw_driver.prm import Manager, Policy, connect
 from ddp_rnic.sw_driver.prm.audit import Audit
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ, QP
 from ddp_rnic.sw_driver.transports.recorded import Recorder
-from ddp_rnic.sim.devices.rdma import MpaSource
+from ddp_rnic.sw_driver.cm import MpaSource
 
 folder = Path(sys.argv[1])
 said = folder / "said"

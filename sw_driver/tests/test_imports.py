@@ -17,7 +17,7 @@ for name in (
     sys.modules[name] = None  # an import of it raises
 import ddp_rnic.sw_driver
 from ddp_rnic.sw_driver.transports import ethernet, mapped, recorded, tcp, uart
-import ddp_rnic.sw_driver.prm, ddp_rnic.sw_driver.rdmap
+import ddp_rnic.sw_driver.cm, ddp_rnic.sw_driver.prm, ddp_rnic.sw_driver.rdmap
 print(*sorted(name for name in sys.modules if name.startswith("ddp_rnic.")))
 """
 

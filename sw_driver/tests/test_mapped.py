@@ -59,7 +59,7 @@ def test_registers_are_words_of_the_file(registers: Path, udmabuf: UDmaBuf) -> N
         transport.read(0)
 
 
-def test_a_wrong_place_is_told(registers: Path, udmabuf: UDmaBuf, tmp_path: Path) -> None:
+def test_a_wrong_place_is_reported(registers: Path, udmabuf: UDmaBuf, tmp_path: Path) -> None:
     with MappedTransport(registers, udmabuf) as transport:
         with pytest.raises(UnsupportedDevice, match="no device answers"):
             Device(transport).query()
@@ -158,7 +158,7 @@ def test_a_buffer_has_its_copy_in_the_udmabuf(udmabuf: UDmaBuf, tmp_path: Path) 
     udmabuf.close()
 
 
-def test_a_udmabuf_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_udmabuf_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TransportError, match="/dev/udmabuf9 cannot be used"):
         UDmaBuf("/dev/udmabuf9", tmp_path)
 
@@ -228,7 +228,7 @@ def test_pages_that_the_kernel_does_not_tell_are_not_written(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("pins")
-def test_the_kernels_own_pagemap_tells_or_wants_root() -> None:
+def test_the_kernels_own_pagemap_answers_or_wants_root() -> None:
     pagemap = Pagemap()
     try:
         memory = pagemap.allocate(4096)
@@ -242,7 +242,7 @@ def test_the_kernels_own_pagemap_tells_or_wants_root() -> None:
 
 
 @pytest.mark.usefixtures("pins")
-def test_more_than_a_page_in_a_row_is_a_huge_page_or_is_told(
+def test_more_than_a_page_in_a_row_is_a_huge_page_or_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []

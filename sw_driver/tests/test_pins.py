@@ -246,7 +246,7 @@ def test_a_large_buffer_is_unpinned_in_steps() -> None:
     pagemap.close()
 
 
-def test_a_file_on_a_disk_is_not_pinned_and_that_is_told(pins: Pins, tmp_path: Path) -> None:
+def test_a_file_on_a_disk_is_not_pinned_and_that_is_reported(pins: Pins, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w+b") as file:
         file.truncate(PAGE)
         with mmap.mmap(file.fileno(), PAGE) as mapped:
@@ -260,7 +260,7 @@ def test_a_file_on_a_disk_is_not_pinned_and_that_is_told(pins: Pins, tmp_path: P
         pins.pin(PAGE, PAGE)
 
 
-def test_more_than_the_kernel_lets_a_program_pin_is_told(
+def test_more_than_the_kernel_lets_a_program_pin_is_reported(
     pins: Pins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:

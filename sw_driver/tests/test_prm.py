@@ -396,7 +396,7 @@ def test_completions_that_nobody_takes_do_not_pile_up_in_the_manager(prm: Manage
         assert {each.status for each in cq.poll(100)} == {WcStatus.FLUSHED}
 
 
-def test_who_may_not_connect_is_told_so(tmp_path: Path) -> None:
+def test_who_may_not_connect_is_refused_in_a_sentence(tmp_path: Path) -> None:
     stranger = Policy(users=frozenset([4242]), clients=2, per_user=1)
     with managed(tmp_path, stranger) as prm:
         with pytest.raises(ResourceExhausted, match="may not use this device"):
@@ -520,7 +520,7 @@ def test_a_forked_child_does_not_keep_a_dead_parents_part(prm: Managed) -> None:
         assert prm.all_gone()  # although the child still lives
 
 
-def test_a_client_is_told_when_the_manager_ends(tmp_path: Path) -> None:
+def test_a_client_gets_an_error_when_the_manager_ends(tmp_path: Path) -> None:
     with managed(tmp_path) as prm:
         context = connect(prm.path)
         cq = CQ(context)
@@ -529,7 +529,7 @@ def test_a_client_is_told_when_the_manager_ends(tmp_path: Path) -> None:
     context.close()
 
 
-def test_another_protocol_is_told_and_the_connection_ends(prm: Managed) -> None:
+def test_another_protocol_is_reported_and_the_connection_ends(prm: Managed) -> None:
     link = Link(prm.path)
     with pytest.raises(RnicError, match="version 9, the manager's is 2: update the older one"):
         link.ask(protocol.Hello(version=9)).result()
@@ -675,7 +675,7 @@ def test_the_help_of_share_names_all_that_can_be_shared() -> None:
         (["uart:/dev/nowhere"], 1, "cannot be opened"),
     ],
 )
-def test_the_command_tells_what_is_wrong_in_a_sentence(
+def test_the_command_says_what_is_wrong_in_a_sentence(
     arguments: list[str], code: int, message: str
 ) -> None:
     result = CliRunner().invoke(app, ["prm", *arguments])

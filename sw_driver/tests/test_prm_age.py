@@ -102,7 +102,7 @@ def test_a_request_of_number_0_ends_the_connection(prm: Managed) -> None:
     link.close()
 
 
-def test_a_client_of_the_first_version_is_told_to_update(prm: Managed) -> None:
+def test_a_client_of_the_first_version_is_asked_to_update(prm: Managed) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.connect(str(prm.path))
         # The frame's length, kind and number, and HELLO's body, in the format of version 1.

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.devices.live import Peer, SimTransport
-from ddp_rnic.sim.devices.rdma import MpaSource
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
@@ -33,6 +32,7 @@ from ddp_rnic.sw_driver import (
     StreamState,
     WcStatus,
 )
+from ddp_rnic.sw_driver.cm import MpaSource
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
@@ -207,6 +207,16 @@ def test_a_terminate_survives_and_is_whole_or_none(terminate: Terminate) -> None
         Terminate.decode(b"\xf0" + octets[1:])
 
 
+def test_reserved_bits_of_a_terminate_are_ignored() -> None:
+    """Section 4.8: "Reserved: 13 bits. This field MUST be set to zero on transmit, ignored on
+    receive."
+    """
+    terminate = Terminate(Layer.DDP, 1, 0, 78, bytes.fromhex("c140 00000100 0000000000000005"))
+    octets = bytearray(terminate.encode())
+    octets[2:4] = bytes([octets[2] | 0x1F, 0xFF])
+    assert Terminate.decode(bytes(octets)) == terminate
+
+
 # --- messages that are sent -----------------------------------------------------------------------
 
 
@@ -249,7 +259,7 @@ def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
         ({"opcode": Opcode.RDMA_READ, "buffer": b"12"}, "this bytes is read-only"),
     ],
 )
-def test_requests_that_cannot_be_are_told_and_do_nothing(
+def test_requests_that_cannot_be_are_reported_and_do_nothing(
     bench: Bench, arguments: dict, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -426,6 +436,45 @@ def test_a_read_request_is_answered_with_the_octets_of_the_region(
             to += len(message)
 
 
+def test_read_requests_are_answered_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
+    """Section 5.2.1: "The Remote Peer MUST process the RDMA Read Request Messages in the order they
+    were sent"; section 5.5: "the RDMA Read Response Messages MUST be submitted to the DDP layer on
+    the Remote Peer in the order the RDMA Read Request Messages were Delivered by DDP".
+    """
+    region = bench.pd.register(bytearray(b"abcdefgh"), BOTH)
+    for at in (3, 1, 2, 7):
+        bench.ask(region.stag, at, 1, sink_to=at)
+    assert bench.settle() == []
+    got = [(header.to, message) for header, message in bench.got()]  # type: ignore[union-attr]
+    assert got == [(3, b"d"), (1, b"b"), (2, b"c"), (7, b"h")]
+
+
+def test_a_read_request_waits_for_the_message_before_it(bench: Bench) -> None:
+    """Section 5.5: Read Requests "MUST NOT start processing at the Remote Peer until they have been
+    Delivered to RDMAP by DDP", thus after all previous messages.
+    """
+    region = bench.pd.register(bytearray(8), BOTH)
+    control = rsvdulp(Message.RDMA_WRITE, tagged=True)
+    bench.peer.segments(TaggedHeader(region.stag, 0, False, control).encode() + b"1234")
+    bench.ask(region.stag, 0, 8)
+    bench.settle()
+    assert bench.got() == []
+    bench.peer.segments(TaggedHeader(region.stag, 4, True, control).encode() + b"5678")
+    bench.settle()
+    assert [message for _, message in bench.got()] == [b"12345678"]
+
+
+def test_a_read_request_does_not_reach_another_domain(bench: Bench) -> None:
+    """Section 8.1.1: "a specific Stream in a specific Protection Domain cannot access an STag in a
+    different Protection Domain".
+    """
+    other = PD(bench.pd.context)
+    region = other.register(bytearray(b"hidden"), BOTH)
+    bench.ask(region.stag, 0, 6)
+    bench.settle()
+    assert bench.terminate()[:2] == bytes([0x01, 0])
+
+
 def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     """Section 5.2.1: neither STag nor TO of a Read of no octets is checked."""
     bench.ask(0xDEAD, 5, 0)
@@ -526,6 +575,29 @@ def test_sends_are_delivered_with_what_they_ask_for(bench: Bench) -> None:
     assert [wc.invalidated for wc in taken] == [None, None, region.stag, other.stag]
 
 
+def test_reserved_bits_and_unused_stags_are_ignored(bench: Bench) -> None:
+    """Section 4.1: Rsv "MUST be set to zero by sender, ignored by the receiver"; "For Send, Send
+    with Solicited Event, RDMA Read Request, and Terminate, the Invalidate STag field MUST be set to
+    zero on transmit and ignored by the receiver."
+    """
+    region = bench.pd.register(bytearray(b"abcd"), BOTH)
+    for name in ("send", "solicited"):
+        bench.qp.post_recv(bytearray(4), wr_id=name)
+    for control in (0x43, 0x75):
+        bench.peer.send(b"1", 0, rsvdulp=control << 32 | region.stag)
+    request = ReadRequest(0xABC, 9, 4, region.stag, 0).encode()
+    bench.peer.send(request, 1, rsvdulp=0x71 << 32 | region.stag)
+    bench.peer.write(region.stag, 3, b"D", rsvdulp=0x70)
+    taken = bench.settle()
+    assert statuses(taken) == [("send", WcStatus.SUCCESS), ("solicited", WcStatus.SUCCESS)]
+    assert [(wc.solicited, wc.invalidated) for wc in taken] == [(False, None), (True, None)]
+    assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"abcD")] and not region.revoked
+    terminate = Terminate(Layer.RDMA, 2, 6)
+    bench.peer.send(terminate.encode(), 2, rsvdulp=0x77 << 32 | region.stag)
+    bench.settle()
+    assert bench.qp.received == terminate and not region.revoked
+
+
 def test_an_stag_is_revoked_before_its_send_with_invalidate_is_delivered(bench: Bench) -> None:
     """Section 5.3. After it not one octet of the region changes."""
     memory = bytearray(1000)
@@ -567,6 +639,21 @@ def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
     assert {wc.status for wc in taken} == {WcStatus.FLUSHED} and len(taken) >= 1
     assert taken[0].wr_id == "message" and not region.revoked
     assert bench.terminate() == bytes([0x01, code, 0, 0])
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_stag_that_streams_share_is_not_invalidated_by_a_peer(bench: Bench, bound: bool) -> None:
+    """Section 8.1.1: "a Remote Peer is not able to invalidate an STag enabled for remote access, if
+    the STag is shared on multiple streams". One that is bound to its stream can be invalidated.
+    """
+    with DdpCQ(bench.pd.context) as cq, Stream(bench.pd, cq):
+        region = bench.pd.register(bytearray(8), stream=bench.qp.stream if bound else None)
+        bench.qp.post_recv(bytearray(8), wr_id="message")
+        bench.send(b"1", Message.SEND_INVALIDATE, stag=region.stag)
+        ((_, status),) = statuses(bench.settle())
+        assert region.revoked == bound and (status is WcStatus.SUCCESS) == bound
+        if not bound:
+            assert bench.terminate() == bytes([0x01, 0x09, 0, 0])
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -721,7 +808,7 @@ def test_errors_that_the_device_finds_go_to_the_peer(bench: Bench) -> None:
     assert bench.qp.sent is not None and bench.qp.sent.code == ddp.MESSAGE_TOO_LONG.code
 
 
-def test_a_wrong_crc_is_told_without_headers(bench: Bench) -> None:
+def test_a_wrong_crc_is_reported_without_headers(bench: Bench) -> None:
     """RFC 5044 section 8: no octet of an FPDU with a wrong CRC can be trusted."""
     bench.qp.post_recv(bytearray(4))
     (segment,) = bench.peer.source.untagged(0, b"1234", rsvdulp=0x43 << 32)

@@ -82,7 +82,7 @@ def test_any_writable_buffer_can_be_registered(bench: Bench, make) -> None:  # t
         (None, "not NoneType"),
     ],
 )
-def test_what_cannot_be_registered_is_told(bench: Bench, buffer: object, message: str) -> None:
+def test_what_cannot_be_registered_is_reported(bench: Bench, buffer: object, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         bench.pd.register(buffer)
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_registered_is_told(bench: Bench, buffer: object, message
         ({"to": (1 << 64) - 9}, "less the 10 octets"),
     ],
 )
-def test_rights_and_offsets_that_cannot_be_are_told(
+def test_rights_and_offsets_that_cannot_be_are_reported(
     bench: Bench, arguments: dict[str, object], message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
@@ -259,7 +259,7 @@ def test_not_one_octet_comes_after_a_revocation(seed: int) -> None:
             assert event.number == INVALID_STAG
 
 
-def test_revoking_twice_is_told_and_closing_twice_is_not(bench: Bench) -> None:
+def test_revoking_twice_is_reported_and_closing_twice_is_not(bench: Bench) -> None:
     region = bench.pd.register(bytearray(10))
     region.revoke()
     with pytest.raises(StateError, match="the region is revoked"):
@@ -279,7 +279,7 @@ def test_reads_and_writes_stay_inside_of_the_region(bench: Bench) -> None:
             region.write(b"12345", 6)
 
 
-def test_a_full_table_is_told_and_goes_on_when_one_is_revoked(bench: Bench) -> None:
+def test_a_full_table_is_reported_and_goes_on_when_one_is_revoked(bench: Bench) -> None:
     regions = [bench.pd.register(bytearray(1)) for _ in range(1024)]
     assert len({region.stag for region in regions}) == 1024
     with pytest.raises(ResourceExhausted, match="all 1024 Steering Tags .* revoke one"):
@@ -292,7 +292,7 @@ def test_a_full_table_is_told_and_goes_on_when_one_is_revoked(bench: Bench) -> N
     assert bench.cq.wait(5)[0].mr is again
 
 
-def test_a_full_page_table_is_told_and_nothing_is_lost() -> None:
+def test_a_full_page_table_is_reported_and_nothing_is_lost() -> None:
     with SimTransport(page=4096) as sim:
         bench = begin(sim)
         with bench.context:

@@ -103,7 +103,7 @@ def test_a_message_without_octets_needs_no_buffer(bench: Bench) -> None:
         (("text", 0), "not str"),
     ],
 )
-def test_posts_that_cannot_be_are_told_and_take_nothing(
+def test_posts_that_cannot_be_are_reported_and_take_nothing(
     bench: Bench, arguments: tuple, message: str
 ) -> None:
     names = ("buffer", "qn", "offset", "length")
@@ -331,7 +331,7 @@ def test_errors_on_one_stream_leave_another_alone(bench: Bench) -> None:
     assert array == b"good" and other.state is StreamState.RECEIVING
 
 
-def test_a_write_that_the_bus_refuses_is_told(bench: Bench) -> None:
+def test_a_write_that_the_bus_refuses_is_reported(bench: Bench) -> None:
     region = bench.pd.register(bytearray(100))
     bench.stream.post_recv(region, wr_id="lost")
     (extent,) = region.mapping.memory.extents
@@ -351,7 +351,7 @@ def test_a_write_that_the_bus_refuses_is_told(bench: Bench) -> None:
     assert [error.number for error in errors] == [ddp.LOCAL_CATASTROPHIC]
 
 
-def test_a_completion_that_the_bus_refuses_stops_the_ring_and_is_told(bench: Bench) -> None:
+def test_a_completion_that_the_bus_refuses_stops_the_ring_and_is_reported(bench: Bench) -> None:
     (extent,) = bench.context._ring.extents
     bench.sim.fault(range(extent.address, extent.address + extent.length))
     bench.stream.post_recv(bytearray(5))
@@ -573,7 +573,7 @@ def test_completions_are_read_only_once_their_phase_was_seen(
     assert pulls[1:] == [(31, 1), (0, 32), (63, 1)]
 
 
-def test_an_entry_that_cannot_be_is_told(bench: Bench) -> None:
+def test_an_entry_that_cannot_be_is_reported(bench: Bench) -> None:
     bench.context._ring.view[0] = 0xF0
     bench.context._ring.view[31] = 1
     with pytest.raises(TransportError, match="is not valid .* check the link"):

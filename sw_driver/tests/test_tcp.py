@@ -193,7 +193,7 @@ def test_a_board_without_tcp_is_refused() -> None:
         BoardTcp(cast(UartTransport, Link(None)))
 
 
-def test_a_board_that_does_not_take_an_entry_is_told_in_time(
+def test_a_board_that_does_not_take_an_entry_is_reported_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tcp, "_PATIENCE", 0.05)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.sim.devices.live import SimTransport
-from ddp_rnic.sim.devices.rdma import Connection, MpaSource
 from ddp_rnic.sw_driver import (
     CQ,
     MR,
@@ -32,6 +31,7 @@ from ddp_rnic.sw_driver import (
     TransportError,
     WrongType,
 )
+from ddp_rnic.sw_driver.cm import Connection, MpaSource
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ
 from ddp_rnic.sw_driver.rdmap import QP, Opcode

@@ -169,7 +169,7 @@ def test_an_answer_has_time_until_the_command_has_left(board: VirtualBoard) -> N
     assert sum(asked) == 6 + 400 + 6, "nothing was asked for twice"
 
 
-def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
+def test_a_value_that_never_reads_back_is_reported(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets.replace(b"\x12\x34", b"\x13\x34")
         transport.write(SCRATCH, 0x1234)
@@ -179,7 +179,7 @@ def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
         transport._pending.clear()
 
 
-def test_a_command_that_may_be_lost_is_told_and_not_given_again(board: VirtualBoard) -> None:
+def test_a_command_that_may_be_lost_is_reported_and_not_given_again(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets[:-1] if octets[0] == 1 else octets
         transport.write(POP, 1)
@@ -200,7 +200,7 @@ def test_noise_between_commands_does_no_harm(board: VirtualBoard) -> None:
             assert transport.read(SCRATCH) == turn
 
 
-def test_a_board_that_falls_silent_is_told_in_time(board: VirtualBoard) -> None:
+def test_a_board_that_falls_silent_is_reported_in_time(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.answers = lambda answer: b""
         begun = time.monotonic()
@@ -225,7 +225,7 @@ def test_another_board_is_refused(registers: dict[str, int], message: str) -> No
             UartTransport(board.port)
 
 
-def test_a_port_that_is_not_there_or_goes_away_is_told(board: VirtualBoard) -> None:
+def test_a_port_that_is_not_there_or_goes_away_is_reported(board: VirtualBoard) -> None:
     with pytest.raises(TransportError, match="/dev/ttyNone cannot be opened"):
         UartTransport("/dev/ttyNone")
     transport = UartTransport(board.port)

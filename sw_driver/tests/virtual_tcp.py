@@ -27,12 +27,12 @@ class VirtualTcp:
         self.receiver = TcpReceiver(connections, window)
         self._fields = [dict.fromkeys(range(16), 0) for _ in range(connections)]
         self._values = {"CAP_CONNECTIONS": connections, "CAP_TCP_WINDOW": window}
-        self._values |= {"TCP_PLACE": 0, "TCP_WORD": 0}
+        self._values |= {"TCP_SELECT": 0, "TCP_WORD": 0}
 
     def read(self, address: int) -> int | None:
         """Returns a register of TCP, or None where the address has none."""
         name = _NAMES.get(address)
-        number = board.unpack("TCP_PLACE", self._values["TCP_PLACE"])["connection"]
+        number = board.unpack("TCP_SELECT", self._values["TCP_SELECT"])["connection"]
         acknowledged, window = self.receiver.peer(number)
         broken = self.receiver.broken(number)
         shown = {
@@ -46,12 +46,12 @@ class VirtualTcp:
         """Writes a register; returns whether the address has one."""
         name = _NAMES.get(address)
         if name == "TCP_WRITE":
-            place = board.unpack("TCP_PLACE", self._values["TCP_PLACE"])
-            self._fields[place["connection"]][place["field"]] = self._values["TCP_WORD"]
-            if place["field"] == TcpField.SETTINGS:
-                self._set_up(place["connection"])
-            elif place["field"] == TcpField.SENT:
-                self.receiver.set_sent(place["connection"], self._values["TCP_WORD"])
+            selected = board.unpack("TCP_SELECT", self._values["TCP_SELECT"])
+            self._fields[selected["connection"]][selected["field"]] = self._values["TCP_WORD"]
+            if selected["field"] == TcpField.SETTINGS:
+                self._set_up(selected["connection"])
+            elif selected["field"] == TcpField.SENT:
+                self.receiver.set_sent(selected["connection"], self._values["TCP_WORD"])
         elif name is not None:
             self._values[name] = word
         return name is not None

@@ -147,21 +147,21 @@ class BoardTcp:
         with self.lock:
             for field, word in words:
                 self._settle()
-                self._place(number, field, word, 1)
+                self._select(number, field, word, 1)
             self._settle()
 
     def progress(self, number: int) -> Progress:
         """Returns the progress of a connection."""
         with self.lock:
-            self._place(number)
+            self._select(number)
             taken, acknowledged, state = self._link.read_words(board.address("TCP_NEXT"), 3)
         fields = board.unpack("TCP_STATE", state)
         return Progress(taken, acknowledged, fields["window"], bool(fields["broken"]))
 
-    def _place(self, number: int, field: int = 0, *behind: int) -> None:
-        """Writes TCP_PLACE and the registers after it."""
-        place = board.pack("TCP_PLACE", connection=number, field=field)
-        self._link.write_words(board.address("TCP_PLACE"), [place, *behind])
+    def _select(self, number: int, field: int = 0, *values: int) -> None:
+        """Writes TCP_SELECT and the registers after it."""
+        selected = board.pack("TCP_SELECT", connection=number, field=field)
+        self._link.write_words(board.address("TCP_SELECT"), [selected, *values])
 
     def _settle(self) -> None:
         deadline = time.monotonic() + _PATIENCE

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 
 from ..base.closing import Closing
+from ..base.errors import UnsupportedDevice
 from .memory import Memory, Steps
 
 
@@ -60,6 +61,29 @@ class Transport(Closing):
 
         This version does nothing, for links whose wait is short.
         """
+
+    def send(self, stream: int, sequence: int, octets: bytes) -> None:
+        """Queues a packet of whole FPDUs, which the host's TCP has received, for the device.
+
+        Parameters
+        ----------
+        stream, sequence
+            Number of the DDP Stream; position of the first octet in the stream, modulo 2**32.
+        octets
+            The FPDUs.
+        """
+        raise self._no_sockets()
+
+    @property
+    def sending(self) -> int:
+        """The number of these packets that the device has not completely taken yet."""
+        raise self._no_sockets()
+
+    def _no_sockets(self) -> UnsupportedDevice:
+        return UnsupportedDevice(
+            f"{type(self).__name__} cannot hand the device what a socket of the host receives: use"
+            " SimTransport, or let the board's own TCP receive"
+        )
 
     def entropy(self, octets: int) -> bytes:
         """Returns octets that nobody can predict."""

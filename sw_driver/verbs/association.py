@@ -159,21 +159,21 @@ class Association(KnownAssociation):
     def _enter(self, key: AssociationKey) -> None:
         """Writes a key to the device's table, whose other keys may have to move for it."""
         assert self.context.sctp is not None
-        places, most = self.context.places, self.context.sctp.associations
+        slots, most = self.context.association_slots, self.context.sctp.associations
         try:
-            moves = insert({place: known for place, (known, _) in places.items()}, key, most)
+            moves = insert({slot: known for slot, (known, _) in slots.items()}, key, most)
         except ValueError as error:
-            known = any(key == each for each, _ in places.values())
+            known = any(key == each for each, _ in slots.values())
             raise (StateError if known else ResourceExhausted)(str(error)) from error
-        owners = {known: owner for known, owner in places.values()}
-        for way, place, moved in moves:
+        owners = {known: owner for known, owner in slots.values()}
+        for way, slot, moved in moves:
             owner = owners.get(moved, self)
             entry = commands.set_association(
-                Move(way, place, moved),
+                Move(way, slot, moved),
                 first=owner.first, count=owner.count, number=owner.number,
             )  # fmt: skip
             self.context.registers.start(entry)
-            places[way, place] = moved, owner
+            slots[way, slot] = moved, owner
 
     def check(self) -> None:
         """Raises where the association cannot be used."""
@@ -415,10 +415,10 @@ class Association(KnownAssociation):
             if self.closed:
                 return
             context.check()
-            for (way, place), (_, owner) in list(context.places.items()):
+            for (way, slot), (_, owner) in list(context.association_slots.items()):
                 if owner is self:
-                    context.registers.start(commands.clear_association(way, place))
-                    del context.places[way, place]
+                    context.registers.start(commands.clear_association(way, slot))
+                    del context.association_slots[way, slot]
             for number in range(self.first, self.first + self.count):
                 if (stream := context.streams.get(number)) is not None:
                     stream.close()

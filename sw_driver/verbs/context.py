@@ -87,17 +87,34 @@ _LIMITS = {
 }
 
 
+#: The registers with the arguments of commands. They keep their values, and only the host writes
+#: them.
+_ARGUMENTS = frozenset(
+    register.name
+    for register in regs.REGISTERS
+    if register.access == "rw"
+    and register.name.startswith(("STAG_", "STREAM_", "QUEUE_", "BUFFER_"))
+)
+
+
 class Registers:
-    """Reads and writes a device's registers by their names."""
+    """Reads and writes a device's registers by their names.
+
+    An argument of a command that the device has already is not written again.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._written: dict[str, int] = {}
 
     def read(self, name: str) -> int:
         return self._transport.read(regs.address(name))
 
     def write(self, name: str, value: int = 1) -> None:
-        self._transport.write(regs.address(name), value)
+        if self._written.pop(name, None) != value:
+            self._transport.write(regs.address(name), value)
+        if name in _ARGUMENTS:
+            self._written[name] = value
 
     def start(self, command: Iterable[Write | Wait]) -> None:
         """Makes the writes of a command. Its waits are left to the caller."""
@@ -276,8 +293,8 @@ class Context(Closing):
         self.cqs: set[Closing] = set()
         self.associations: dict[int, KnownAssociation] = {}
         self.free_associations = deque(range(sctp.associations if sctp else 0))
-        #: The device's table of associations: key and owner by way and place.
-        self.places: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
+        #: The device's table of associations: key and owner by way and slot.
+        self.association_slots: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False
@@ -377,12 +394,17 @@ class Context(Closing):
         """Does the work of :meth:`settle` in steps, one for each look at the device."""
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
-            state, before = self.registers.read("STATUS"), self._consumed
-            self._serve(SERVED)
-            # An idle device may have completions for which the ring had no room.
-            if state & RING_ERROR or (state & IDLE and self._consumed == before):
+            if self.look(SERVED):
                 return
             yield
+
+    def look(self, most: int) -> bool:
+        """Takes events, and at most ``most`` completions; returns whether no work is in flight."""
+        with self.lock:
+            state, before = self.registers.read("STATUS"), self._consumed
+            self._serve(most)
+            # An idle device may have completions for which the ring had no room.
+            return bool(state & RING_ERROR or (state & IDLE and self._consumed == before))
 
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pins octets, and writes their pages to free slots of the device's page table."""

@@ -98,6 +98,8 @@ class CQ(Closing):
         with context.lock:
             context.check()
             self.context, self.cqe = context, cqe
+            #: Called by any thread, with the context locked, after something was added.
+            self.notify: Callable[[], object] = nobody
             self.streams: set[KnownStream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
@@ -115,12 +117,12 @@ class CQ(Closing):
             wc.stream.stop()
         else:
             self._entries.append(wc)
-        self.context.wake()
+        self.wake()
 
     def put_error(self, error: StreamError) -> None:
         """Adds the error of a stream that has failed."""
         self._errors.append(error)
-        self.context.wake()
+        self.wake()
 
     def wait_until(self, also: Callable[[], bool], timeout: float | None) -> bool:
         """Waits until a completion or an error is present, or until ``also`` returns True.
@@ -137,6 +139,7 @@ class CQ(Closing):
     def wake(self) -> None:
         """Makes the threads in :meth:`wait_until` look again."""
         self.context.wake()
+        self.notify()
 
     # -- for the user -----------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class CQ(Closing):
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             ready = self.context.wait_for(self._ready, left)
             # Another thread may have been faster.
-            if taken := self._take(num_entries):
+            if taken := self.take(num_entries):
                 return taken
             if not ready:
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
@@ -188,19 +191,27 @@ class CQ(Closing):
         """Does the work of :meth:`wait` for asyncio. The event loop runs on, except during
         register accesses.
         """
-        return await taken_async(self, lambda: self._take(num_entries), lambda: False, timeout)
+        return await taken_async(self, lambda: self.take(num_entries), lambda: False, timeout)
 
     def _ready(self) -> bool:
         self._check()
         return bool(self._entries or self._errors or self._overruns)
 
-    def _take(self, num_entries: int) -> list[WC]:
+    def take(self, num_entries: int) -> list[WC]:
+        """Returns completions that are present; raises the error of a stream once none is left."""
         with self.context.lock:
-            taken = self.poll(num_entries)
+            self._check()
+            self.context.service()
+            return self.pick(num_entries)
+
+    def pick(self, num_entries: int) -> list[WC]:
+        """Does the work of :meth:`take`, without a look at the device before."""
+        with self.context.lock:
+            taken = self._pop(num_entries)
             if not taken and self._errors:
                 # The event may be seen before an earlier completion is in the ring.
                 self.context.settle()
-                taken = self.poll(num_entries)
+                taken = self._pop(num_entries)
                 if not taken:
                     raise self._errors.popleft()
             return taken
@@ -223,6 +234,10 @@ class CQ(Closing):
             self.context.cqs.discard(self)
             self.closed = True
             self.context.wake()
+
+
+def nobody() -> None:
+    """Does nothing, for a queue of which nobody wants to be notified."""
 
 
 def refresh(taken: Iterable[WC]) -> None:

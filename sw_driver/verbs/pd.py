@@ -68,7 +68,8 @@ class PD(Closing):
         to
             Tagged Offset of the buffer's first octet.
         stream
-            The one stream that may name the region; None: every stream of the domain may.
+            The one stream that may name the region; None: every stream of the domain may. An STag
+            that several streams may name cannot be invalidated by a peer.
         """
         return MR(self, buffer, access, to=to, stream=stream)
 
@@ -87,9 +88,12 @@ class PD(Closing):
                 stream.close()
             for region in list(self.regions):
                 region.close()
+            self._remove()
             self.closed = True
             self.context.pds.discard(self)
-            self.context.domains.append(self.number)
+
+    def _remove(self) -> None:
+        self.context.domains.append(self.number)
 
 
 class MR(Closing):

@@ -128,6 +128,7 @@ class Stream(KnownStream):
             self.bound: set[MR] = set()
             self._next = dict.fromkeys(self.queues, 1)  # RFC 5041 section 4.3: the first MSN is one
             self._posted: dict[int, _Posted] = {}  # by cookie
+            self._counts = dict.fromkeys(self.queues, 0)  # posted buffers, by queue
             # From here on the device may know the stream, even if the link fails: closing disables
             # it.
             context.streams[self.number] = self
@@ -220,6 +221,7 @@ class Stream(KnownStream):
             posted, address, code = self._prepare(buffer, qn, wr_id, offset, length)
             cookie = self._cookie()
             self._posted[cookie] = posted
+            self._counts[qn] += 1
             *prepare, post = commands.post(
                 self.number, qn, posted.msn, address=address, length=posted.length, pages=code,
                 cookie=cookie, slot=posted.slot,
@@ -269,7 +271,7 @@ class Stream(KnownStream):
 
     def outstanding(self, qn: int) -> int:
         """Returns how many buffers of a queue wait for a message."""
-        return sum(posted.qn == qn for posted in self._posted.values())
+        return self._counts.get(qn, 0)
 
     # -- reports of the device --------------------------------------------------------------------
 
@@ -308,6 +310,7 @@ class Stream(KnownStream):
         posted.pull(length)
 
     def _give_back(self, posted: _Posted) -> None:
+        self._counts[posted.qn] -= 1
         self.context.buffers.append(posted.slot)
         posted.close()
 

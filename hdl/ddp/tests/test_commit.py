@@ -314,7 +314,7 @@ def test_an_event_holds_the_header_as_received():
     assert event.length == 0x20 and event.sequence == 0
 
 
-def test_a_segment_a_cycle():
+def test_one_segment_per_cycle():
     segments = 60
     dut = Commit(CONFIG)
     cycles = []

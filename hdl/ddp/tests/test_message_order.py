@@ -101,7 +101,7 @@ def record(
     }  # fmt: skip
 
 
-def test_a_record_a_cycle_in_one_queue():
+def test_one_record_per_cycle_in_one_queue():
     steps = [record(number, tag=number) for number in range(64)]
     got, given, came = run(steps)
     assert got["o"] == list(range(64)) and not got["disordered"]
@@ -111,7 +111,7 @@ def test_a_record_a_cycle_in_one_queue():
 
 
 @pytest.mark.parametrize("behind", range(1, 6))
-def test_nothing_is_delivered_behind_a_message_out_of_turn(behind):
+def test_nothing_is_delivered_after_a_message_out_of_turn(behind):
     """RFC 5041 section 4.3: the MSN is increased by one with each message."""
     steps = [record(0, tag=0), record(1, tag=2)]
     steps += [record(2, stream=2, qn=1, tag=k) for k in range(behind - 1)]

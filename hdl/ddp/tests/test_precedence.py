@@ -260,13 +260,13 @@ def test_a_stream_with_more_than_can_be_kept_fails_alone():
     assert out == {3: [(92, False)], 1: [(93, False), (94, False)]} and failed == [1]
 
 
-def test_nothing_is_told_as_placed_after_a_message_that_was_not():
+def test_nothing_is_reported_as_placed_after_a_message_that_was_not():
     out, *_ = run([Segment(0, tagged=True, last=False), Segment(1),
                    Segment(2, tagged=True, failed=True)])
     assert out == {1: [(2, True), (1, True)]}
 
 
-def test_an_entry_a_cycle_where_none_waits():
+def test_one_entry_per_cycle_where_none_waits():
     segments = [Segment(number, stream=number % STREAMS, tagged=True) for number in range(200)]
     given, came = check(segments)
     assert given[-1] - given[0] == 199

@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from ddp_rnic.hdl.dma.prepare import Geometry, Prepare
+from ddp_rnic.hdl.dma.jobs import Geometry, JobMaker
 from ddp_rnic.hdl.dma.rotate import Lanes, Rotate
-from ddp_rnic.hdl.dma.steps import Job, Steps
+from ddp_rnic.hdl.dma.sequencer import Job, JobSequencer
 from ddp_rnic.hdl.lib.stream import Store
 from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -50,7 +50,7 @@ def test_lanes_below_every_lane(width):
 
 @pytest.mark.parametrize("stalls", (0, 0.5))
 def test_steps_follow_each_other_without_a_gap_and_stop_on_command(stalls):
-    dut = Steps(Job(8, 6))
+    dut = JobSequencer(Job(8, 6))
     rng = random.Random(3)
     jobs = [(n, rng.choice([1, 1, 2, 3, 4, 5, 40])) for n in range(60)]
     want = [(n, index, index == 0, index == count - 1, index == count - 2)
@@ -90,7 +90,7 @@ def test_jobs_are_what_the_arithmetic_says(width):
     octets = config.octets
     block = min(4096, 256 * octets)
     geometry = Geometry(config)
-    dut = Prepare(config)
+    dut = JobMaker(config)
     rng = random.Random(width)
     lengths = [0, 1, octets - 1, octets, octets + 1, block - 1, block, 65535, 131071]
     moves = []

@@ -391,7 +391,7 @@ def test_an_exception_that_nobody_takes_is_not_idle():
     check(64, [Move(0, 8, exception=True)], exceptions=0.98, limit=2000)
 
 
-def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
+def test_exceptions_that_nobody_takes_hold_only_what_follows_them():
     moves = [Move(0, 8, 1024), Move(0, 1000, exception=True), Move(8, 8, 1048)]
     outcome = check(64, moves, exceptions=0.9, limit=20000)
     assert outcome.w[0][0] < outcome.exceptions[0][0] < outcome.w[-1][0]

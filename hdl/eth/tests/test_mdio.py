@@ -98,7 +98,7 @@ def test_a_divisor_that_is_none_is_refused(divisor):
     refused("even and at least 8", Mdio, divisor=divisor)
 
 
-def test_every_phy_is_told_to_advertise_gigabit_alone():
+def test_every_phy_advertises_gigabit_alone():
     """IEEE 802.3 table 40-3 (register 9): bit 9 advertises 1000BASE-T full duplex, bit 8 half
     duplex. Table 28-2 and annex 28B.3 (register 4): bits 5 to 9 advertise 10 and 100 Mb/s, bits 0
     to 4 are the selector, 1 for IEEE 802.3. Table 22-7 (register 0): bit 12 enables

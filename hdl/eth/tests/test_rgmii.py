@@ -67,7 +67,7 @@ class WithPlatform(Elaboratable):
         return Fragment.get(self.dut, Platform())
 
 
-def test_octets_pass_and_the_gap_tells_the_link():
+def test_octets_pass_and_the_gap_shows_the_link():
     rng = random.Random(1)
     octets = [(rng.getrandbits(8), int(rng.random() < 0.2)) for _ in range(40)]
     dut = Wires()

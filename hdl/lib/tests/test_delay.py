@@ -10,7 +10,7 @@ from ddp_rnic.hdl.lib.tests.refused import refused
 
 @pytest.mark.parametrize("block", (False, True))
 @pytest.mark.parametrize("cycles", (3, 4, 5, 16, 17, 18, 35, 40))
-def test_a_value_comes_out_so_many_cycles_later(cycles, block):
+def test_a_value_comes_out_after_the_number_of_cycles(cycles, block):
     dut = Delay(16, cycles, block=block)
     rng = random.Random(cycles)
     values = [rng.getrandbits(16) for _ in range(5 * cycles)]

@@ -101,7 +101,7 @@ def test_every_octet_but_the_markers_is_placed_in_order(stall):
     assert next(pieces, None) is None
 
 
-def test_without_markers_a_placement_a_cycle():
+def test_without_markers_one_placement_per_cycle():
     placements, cycles = run_cut([move(0, 64 * k, 0, markers=0) for k in range(40)])
     assert len(placements) == 40 and cycles[-1] - cycles[0] == 39
 

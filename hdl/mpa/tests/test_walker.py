@@ -16,7 +16,7 @@ from ddp_rnic.hdl.mpa.intake import LlpBeat
 from ddp_rnic.hdl.mpa.verdict import Judge
 from ddp_rnic.hdl.mpa.walker import MpaWalker
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.mpa import MpaSender, crc32c
 
 
 def lay_out(ulpdus, position, *, markers, good=lambda k: True):
@@ -266,6 +266,29 @@ def test_a_stream_without_crc_takes_any_crc_field(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_padding_and_the_contents_of_markers_do_not_matter(width):
+    """Section 4.1: PAD is "ignored by the receiver (except for CRC checking)"; section 4.2: a
+    marker's Reserved field is "ignored on receive", and its two lowest bits are treated as zero.
+    """
+    ulpdus = [bytes(n) for n in (601, 19, 40)]
+    fpdus, at = [bytearray(each) for each in lay_out(ulpdus, 0, markers=True)], 0
+    for ulpdu, fpdu in zip(ulpdus, fpdus, strict=True):
+        pad = -(len(ulpdu) + 2) % 4
+        fpdu[-4 - pad : -4] = b"\xff" * pad
+        for marker in range(-at % 512, len(fpdu), 512):
+            fpdu[marker : marker + 4] = b"\xff" * 4
+        fpdu[-4:] = crc32c(bytes(fpdu[:-4]))
+        at += len(fpdu)
+    segments, verdicts, _, _ = run_front(width, [(0, b"".join(fpdus))], markers=True)
+    assert [v.outcome for v in verdicts] == [Outcome.GOOD] * 3
+    starts = [sum(len(each) for each in fpdus[:k]) for k in range(3)]
+    assert [s.sequence for s in segments] == starts
+    for ulpdu, segment in zip(ulpdus, segments, strict=True):
+        header = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20]
+        assert segment.header.to_bytes(20, "little") == header
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("lengths", [(30, 100), (30, 30), (30, 6), (2, 10), (2, 2)], ids=str)
 def test_an_fpdu_that_its_packet_ends_inside_is_broken_and_the_next_packet_is_not(width, lengths):
     *fpdus, other = lay_out([*map(bytes, lengths), bytes(100)], 0, markers=False)
@@ -298,7 +321,7 @@ def test_an_fpdu_that_the_buffer_cannot_hold_is_marked_and_not_stored(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_beat_a_cycle_or_an_fpdu_a_cycle_where_more_begin(width):
+def test_one_beat_per_cycle_or_one_fpdu_per_cycle_where_more_begin(width):
     packets, starts = [], []  # starts: FPDUs that begin in each beat
     for length in (2, 16, 40, 62, 90):
         fpdus = lay_out([bytes(length)] * 30, 0, markers=False)

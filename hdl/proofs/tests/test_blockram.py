@@ -7,7 +7,7 @@ from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
 DEPTH = 4
-#: Another device: of a place that is read while it is written, it returns no item of any cycle.
+#: Another device: of an address that is read while it is written, it returns no item of any cycle.
 OTHER_DEVICE = planted(
     "lib.blockram",
     "            with m.If(self.shows):\n                m.d.sync += held.eq(read.data)\n",

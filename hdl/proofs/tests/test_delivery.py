@@ -8,7 +8,7 @@ from ddp_rnic.hdl.proofs.delivery import CONFIG, Answers, Completions, Ripe, Str
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
-SOONER = ("leaves.eq(some & due & ~write.en)", "leaves.eq(some & ~write.en)")
+SOONER = ("leaves.eq(some & due & ~write.valid)", "leaves.eq(some & ~write.valid)")
 
 
 def answers(component=Bursts, **options):

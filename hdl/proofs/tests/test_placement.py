@@ -3,9 +3,9 @@
 import pytest
 from ddp_rnic.hdl.ddp.stag import StagEntry
 from ddp_rnic.hdl.ddp.untagged import UntaggedCheck
+from ddp_rnic.hdl.dma.jobs import JobMaker
 from ddp_rnic.hdl.dma.pages import PageCut
 from ddp_rnic.hdl.dma.placement import PlacementDma
-from ddp_rnic.hdl.dma.prepare import Prepare
 from ddp_rnic.hdl.dma.slots import Align
 from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.proofs import bursts, cuts, untagged
@@ -38,7 +38,7 @@ def test_a_check_that_is_not_made_is_caught(old, new):
 
 
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
-    bug = planted("lib.table", "            (write.en, write.addr),\n", "")
+    bug = planted("lib.table", "            (write.valid, write.payload.address),\n", "")
 
     def stags(entries):
         return bug.Table(StagEntry(entries), entries, live="valid")
@@ -87,9 +87,9 @@ def test_the_pieces_in_pages_are_the_placement():
 
 @bugs(
     "old, new",
-    ("Mux(steps.first, whole.address, 0)", "whole.address"),
-    ("body.slot + steps.index", "body.slot"),
-    ("Mux(steps.last, body.final, body.page)", "body.page"),
+    ("Mux(sequencer.first, whole.address, 0)", "whole.address"),
+    ("body.slot + sequencer.index", "body.slot"),
+    ("Mux(sequencer.last, body.final, body.page)", "body.page"),
     ids=["offset", "slot", "length"],
 )
 def test_a_piece_in_the_wrong_place_is_caught(old, new):
@@ -99,8 +99,8 @@ def test_a_piece_in_the_wrong_place_is_caught(old, new):
     assert proof.status == "FAIL", proof.log
 
 
-def jobs(prepare=Prepare):
-    return bursts.Jobs(prepare(bursts.CONFIG))
+def jobs(maker=JobMaker):
+    return bursts.Jobs(maker(bursts.CONFIG))
 
 
 def test_a_placement_becomes_the_jobs_that_cover_it():
@@ -111,8 +111,8 @@ def test_a_placement_becomes_the_jobs_that_cover_it():
 
 
 def test_a_job_that_is_too_long_is_caught():
-    bug = planted("dma.prepare", "beats[0].eq(high2 + low_out2[-1])", "beats[0].eq(high2 + 1)")
-    proof = bounded(jobs(bug.Prepare), depth=8)
+    bug = planted("dma.jobs", "beats[0].eq(high2 + low_out2[-1])", "beats[0].eq(high2 + 1)")
+    proof = bounded(jobs(bug.JobMaker), depth=8)
     assert proof.status == "FAIL", proof.log
 
 
@@ -125,9 +125,9 @@ def test_bursts_cover_the_placement_and_do_not_cross_4_kib():
 
 @bugs(
     "old, new",
-    ("body.page[:half] + steps.index", "body.page[:half]"),
-    ("Mux(steps.first, body.position, 0)", "body.position"),
-    ("Mux(steps.last, body.final, (1 << geometry.burst) - 1)", "(1 << geometry.burst) - 1"),
+    ("body.page[:half] + sequencer.index", "body.page[:half]"),
+    ("Mux(sequencer.first, body.position, 0)", "body.position"),
+    ("Mux(sequencer.last, body.final, (1 << geometry.burst) - 1)", "(1 << geometry.burst) - 1"),
     ids=["page", "position", "length"],
 )
 def test_a_burst_outside_the_placement_is_caught(old, new):
@@ -145,9 +145,9 @@ def test_slots_are_the_beats_of_host_memory():
 
 @bugs(
     "old, new",
-    ("Mux(steps.first, body.first_lane, 0)", "Mux(steps.last, body.first_lane, 0)"),
+    ("Mux(sequencer.first, body.first_lane, 0)", "Mux(sequencer.last, body.first_lane, 0)"),
     ("slot1.final | position1.all()", "slot1.final"),
-    ("silent.eq(steps.last & body.silent)", "silent.eq(0)"),
+    ("silent.eq(sequencer.last & body.silent)", "silent.eq(0)"),
     ids=["lane", "edge", "silent"],
 )
 def test_a_slot_with_other_lanes_is_caught(old, new):
@@ -185,9 +185,9 @@ def test_no_queue_of_the_placement_engine_overflows():
     "old, new",
     [
         ("ready.room.eq(slot_jobs.half & burst_jobs.half)", "ready.room.eq(~slot_jobs.level[4])"),
-        ("Outlet(config.width, depth=QUEUE)", "Outlet(config.width, depth=4)"),
+        ("OutputQueue(config.width, depth=QUEUE)", "OutputQueue(config.width, depth=4)"),
     ],
-    ids=["jobs", "outlet"],
+    ids=["jobs", "output_queue"],
 )
 @LONG
 def test_a_queue_that_overflows_is_caught(old, new):

@@ -67,13 +67,13 @@ def scene(harness, component, *, items, ends=255, ready=1):
 
 CLOSED = {"items": [(0, 1), (24, 0)], "ends": 9}
 BUGS = {
-    "one place is cleared": (Survives, "wipes & cleared.all()", "wipes", CLOSED),
+    "one slot is cleared": (Survives, "wipes & cleared.all()", "wipes", CLOSED),
     "nothing is cleared": (
         Survives, "clears.eq((probe & leaves) | step[3].close)", "clears.eq(probe & leaves)",
         CLOSED),
     "another stream is cleared": (
-        Survives, "place_of(self.close.payload.stream, cleared,",
-        "place_of(~self.close.payload.stream, cleared,", CLOSED),
+        Survives, "slot_of(self.close.payload.stream, cleared,",
+        "slot_of(~self.close.payload.stream, cleared,", CLOSED),
     "it stays open": (Ended, "Mux(closes, ~step[4].opens, final)", "Mux(closes, 0, final)", CLOSED),
     "something is on its way": (
         Ended, "wipes.eq(closing & calm.all())", "wipes.eq(closing)",
@@ -88,9 +88,9 @@ BUGS = {
         Kept, "self.after.eq(self.after + 1)]", "self.after.eq(self.after + 2)]",
         {"items": [(0, 3), (0, 2), (0, 1), (0, 0)]}),
     "another record is read": (
-        Kept, "read.addr.eq(step[2].place)", "read.addr.eq(step[1].place)",
+        Kept, "address[0].eq(step[2].slot)", "address[0].eq(step[1].slot)",
         {"items": [(0, 2), (0, 1), (0, 0)]}),
-    "a place is not cleared": (
+    "a slot is not cleared": (
         Kept, "clears.eq((probe & leaves) | step[3].close)", "clears.eq(step[3].close)",
         {"items": [(0, ssn) for ssn in (1, 0, 2, 3, 6, 4)]}),
     "no room is kept": (

@@ -46,9 +46,9 @@ BLOCKS = {
     "placement": (
         lambda: PlacementDma(CONFIG),
         lambda: planted(
-            "dma.placement", Outlet=planted(
-                "dma.outlet", "(self.w.valid & ~self.w.ready)", "C(0)"
-            ).Outlet,
+            "dma.placement", OutputQueue=planted(
+                "dma.output_queue", "(self.w.valid & ~self.w.ready)", "C(0)"
+            ).OutputQueue,
         ).PlacementDma(CONFIG),
     ),
     "delivery": (

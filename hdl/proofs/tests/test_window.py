@@ -16,7 +16,7 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken():
 
 
 @pytest.mark.long
-def test_gaps_are_filled_and_each_place_is_used_again():
+def test_gaps_are_filled_and_each_slot_is_used_again():
     proof = covers(Taken(Window(**SIZE)), depth=Taken.LONG)
     assert proof.status == "PASS", proof.log
 

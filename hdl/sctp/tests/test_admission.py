@@ -204,7 +204,7 @@ def test_private_data_has_at_most_512_octets(private, legal):
 
 
 @pytest.mark.parametrize("left", (1.0, 0.2))
-def test_an_item_a_cycle(left):
+def test_one_item_per_cycle(left):
     items = [*OPEN, *(item(Kind.SEGMENT, tsn=2 + k, ssn=1 + k) for k in range(200))]
     given, admitted, *_ = run(items, left=left)
     assert [got.sequence for _, got in admitted] == [1, *range(2, 202)]

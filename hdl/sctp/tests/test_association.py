@@ -7,7 +7,7 @@ from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.association import AssociationTable
 from ddp_rnic.hdl.sctp.frame import Kind
-from ddp_rnic.hdl.spec.net import WAYS, AssociationKey, hash_way, insert, place_bits
+from ddp_rnic.hdl.spec.net import WAYS, AssociationKey, hash_way, insert, slot_bits
 
 
 def draw(rng, v6=None):
@@ -25,8 +25,8 @@ def fill(keys, associations=64):
     for key in keys:
         known = set(entries.values())
         for move in insert(entries, key, associations):
-            assert move.place == hash_way(move.way, move.key, place_bits(associations))
-            entries[move.way, move.place] = move.key
+            assert move.slot == hash_way(move.way, move.key, slot_bits(associations))
+            entries[move.way, move.slot] = move.key
             assert known <= set(entries.values()), "a key that moves is missing"
             writes.append(move)
         assert sorted(entries.values()) == sorted({*known, key})
@@ -54,22 +54,22 @@ BASE = AssociationKey(0x0100070A, 0x0200070A, 5000, 5001, 0x12345678, False)
 @pytest.mark.parametrize("associations, width", ((2, 7), (16, 7), (17, 9), (1024, 9)))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_keys_of_any_family_spread_over_both_ways(family, associations, width):
-    assert place_bits(associations) == width
+    assert slot_bits(associations) == width
     rng = random.Random(family)
-    places = 1 << width
-    keys = list(dict.fromkeys(FAMILIES[family](rng, n) for n in range(places // 2)))
+    slots = 1 << width
+    keys = list(dict.fromkeys(FAMILIES[family](rng, n) for n in range(slots // 2)))
     for way in range(WAYS):
         taken = [hash_way(way, key, width) for key in keys]
-        assert all(0 <= place < places for place in taken)
+        assert all(0 <= slot < slots for slot in taken)
         # Half as many random keys as slots occupy 39 % of the slots: of 512, 256 keys, plus or
         # minus 6.
-        assert len(set(taken)) > places * 175 / 512, f"way {way}: {len(set(taken))} places"
+        assert len(set(taken)) > slots * 175 / 512, f"way {way}: {len(set(taken))} slots"
     entries, _ = fill(keys, associations)
     assert set(entries.values()) == set(keys)
 
 
 @pytest.mark.parametrize("width", (7, 9))
-def test_two_keys_that_differ_in_one_field_share_no_more_than_one_place(width):
+def test_two_keys_that_differ_in_one_field_share_no_more_than_one_slot(width):
     rng = random.Random(3)
     both = 0
     for _ in range(3000):
@@ -77,7 +77,7 @@ def test_two_keys_that_differ_in_one_field_share_no_more_than_one_place(width):
         name = rng.choice(("tag", "source_port", "destination_port"))
         other = key._replace(**{name: getattr(key, name) ^ 1 << rng.randrange(16)})
         shared = [hash_way(way, key, width) == hash_way(way, other, width) for way in range(WAYS)]
-        assert not any(shared), "one bit changes both places"
+        assert not any(shared), "one bit changes both slots"
         other = draw(rng, key.v6)
         both += all(hash_way(way, key, width) == hash_way(way, other, width) for way in range(WAYS))
     assert both < 4
@@ -108,8 +108,8 @@ def run(dut, writes, lookups):
     results = []
 
     async def drive(ctx):
-        for way, place, entry in writes:
-            ctx.set(dut.write.payload, {"way": way, "place": place, "entry": entry})
+        for way, slot, entry in writes:
+            ctx.set(dut.write.payload, {"way": way, "slot": slot, "entry": entry})
             for word in range(dut.words):
                 ctx.set(dut.write.valid, not word)
                 await ctx.tick()
@@ -149,7 +149,7 @@ def test_a_packet_finds_its_association_and_no_other(words):
     keys = [draw(rng) for _ in range(60)] + [BASE._replace(tag=n) for n in range(4)]
     entries, moves = fill(keys)
     numbers = {key: n for n, key in enumerate(keys)}
-    writes = [(move.way, move.place, told(move.key, numbers[move.key])) for move in moves]
+    writes = [(move.way, move.slot, told(move.key, numbers[move.key])) for move in moves]
     gone = keys[7]
     (nest,) = [nest for nest, kept in entries.items() if kept == gone]
     writes.append((*nest, told(gone, 7) | {"valid": 0}))
@@ -201,7 +201,7 @@ def test_every_bit_of_a_key_counts(words):
             lookups.append(key._replace(**{name: int(getattr(key, name)) ^ 1 << bit}))
     # An entry for the key in the slots of every other key: only the comparison distinguishes them.
     dut = AssociationTable(associations=4, words=words)
-    writes = [(way, place, told(key, 1)) for way in range(WAYS) for place in range(128)]
+    writes = [(way, slot, told(key, 1)) for way in range(WAYS) for slot in range(128)]
     asked = [{**other._asdict(), "kind": Kind.SCTP} for other in [*lookups, key]]
     asked = [each for lookup in asked for each in (lookup, *[None] * (words - 1))]
     found = [result.found for _, result in run(dut, writes, asked)]
@@ -214,7 +214,7 @@ def found_while_written(words, entries):
     The results are by the number of cycles from the look-up to the write."""
     key = draw(random.Random(4))
     dut = AssociationTable(words=words)
-    nest = {"way": 1, "place": hash_way(1, key, 9)}
+    nest = {"way": 1, "slot": hash_way(1, key, 9)}
     found = {}
 
     async def drive(ctx):

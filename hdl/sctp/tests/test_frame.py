@@ -143,7 +143,7 @@ def check(width, frames, *, damaged=(), **options):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("idle", (0.0, 0.4))
-def test_any_frames_are_told_apart_back_to_back_and_with_gaps(width, idle):
+def test_any_frames_are_distinguished_back_to_back_and_with_gaps(width, idle):
     rng = seeded(width, idle)
     frames = [draw(rng) for _ in range(160)]
     damaged = set(rng.sample(range(len(frames)), 8))

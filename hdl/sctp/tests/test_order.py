@@ -144,7 +144,7 @@ def run_items(items, **options):
 
 @pytest.mark.parametrize("window", (4, 16))
 @pytest.mark.parametrize("delay", (0, 50))
-def test_items_in_order_leave_one_a_cycle_however_long_they_take(window, delay):
+def test_items_in_order_leave_one_per_cycle_however_long_they_take(window, delay):
     bench = run_items([(2, ssn) for ssn in range(90)], window=window, delay=delay)
     assert bench.verdict() == [FRESH] * 90
     assert bench.delivered(2) == list(range(90))
@@ -153,7 +153,7 @@ def test_items_in_order_leave_one_a_cycle_however_long_they_take(window, delay):
     assert first - bench.done[0][0] == DELIVERY
 
 
-def test_streams_that_take_turns_leave_one_a_cycle():
+def test_streams_that_take_turns_leave_one_per_cycle():
     items = [(stream, ssn) for ssn in range(15) for stream in (0, 3, 1)]
     bench = run_items(items)
     assert bench.verdict() == [FRESH] * 45
@@ -243,7 +243,7 @@ def test_refused_items_are_illegal_unless_they_came_before():
     assert bench.reasons == list(zip((1, 2, 3), reasons, strict=True))
 
 
-def test_a_run_behind_a_gap_leaves_in_every_second_cycle_while_others_go_on():
+def test_a_run_after_a_gap_leaves_in_every_second_cycle_while_others_go_on():
     bench = Bench(window=32)
 
     async def testbench(ctx):
@@ -379,7 +379,7 @@ def test_what_comes_backwards_in_runs_is_never_outside(window):
     assert bench.delivered(1) == list(range(5 * window))
 
 
-def test_an_item_behind_one_that_was_taken_is_taken_before_the_next_gap_is_found():
+def test_an_item_after_one_that_was_taken_is_taken_before_the_next_gap_is_found():
     """RFC 5043 section 10: items in order are never refused. 5 is the next in order, and 6 was
     taken in the cycle before."""
     items = [(1, 2), (1, 1), (1, 0), (1, 4), (2, 0), (2, 1), (1, 3), (2, 2), (1, 6), (1, 5)]
@@ -495,7 +495,7 @@ def test_what_waits_in_a_closed_session_or_is_on_its_way_is_dropped():
 
 
 @pytest.mark.parametrize("ssns", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (1, 3, 2)])
-def test_the_final_item_is_told_in_its_order(ssns):
+def test_the_final_item_is_reported_in_its_order(ssns):
     bench = Bench()
 
     async def testbench(ctx):

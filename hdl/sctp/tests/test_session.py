@@ -427,7 +427,7 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
 
 
 @pytest.mark.parametrize("told", (True, False))
-def test_a_session_outlasts_its_association_s_tsns_if_the_host_tells_of_the_past(told):
+def test_a_session_outlasts_its_association_s_tsns_if_the_host_reports_the_past(told):
     """RFC 9260 section 1.6: serial numbers are compared within 2^31."""
     bench = Bench()
     steps = 9
@@ -640,7 +640,7 @@ def test_no_event_is_lost_and_nothing_taken_while_there_is_no_room():
     assert bench.events == [(3, Reason.MALFORMED, State.INITIATE_RECEIVED)] * 30
 
 
-def test_items_go_one_a_cycle_beside_each_other():
+def test_items_go_one_per_cycle_beside_each_other():
     bench = Bench()
 
     async def testbench(ctx):

@@ -432,7 +432,7 @@ def test_a_frame_that_the_buffer_cannot_hold_is_marked_and_stored_in_part(width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_beat_a_cycle_or_an_item_a_cycle_where_there_are_more(width):
+def test_one_beat_per_cycle_or_one_item_per_cycle_where_there_are_more(width):
     rng = random.Random(width)
     frames = [carry(packet_of([segment(rng, 1430, tagged=1)]), 9) for _ in range(2)]
     frames += [carry(packet_of([segment(rng, 80)] * 4), 9) for _ in range(2)]

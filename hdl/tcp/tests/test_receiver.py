@@ -328,7 +328,7 @@ def test_a_frame_takes_as_long_as_the_docstring_says():
     assert ended[2] - ended[1] == words + 10
 
 
-def test_the_hosts_frames_follow_four_cycles_behind_their_end():
+def test_the_hosts_frames_follow_four_cycles_after_their_end():
     bench = Bench(64)
 
     async def testbench(ctx):

@@ -92,7 +92,7 @@ def test_the_address_follows_the_last_beat_within_bounds(results: bench.Results)
         assert 10 < row["cycles"] <= 67, row
 
 
-def test_the_speed_of_simulation_is_told(results: bench.Results) -> None:
+def test_the_speed_of_simulation_is_reported(results: bench.Results) -> None:
     (row,) = results["simulation"]
     assert row["engine"] == "compiled"
     assert row["cycles"] > 100_000
@@ -176,7 +176,7 @@ def test_seeds_without_place_and_route_are_refused(monkeypatch: pytest.MonkeyPat
     assert result.stderr == "rnic: --seeds needs --pnr or --peer, which place and route\n"
 
 
-def test_a_missing_tool_is_told_before_anything_is_measured(
+def test_a_missing_tool_is_reported_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bench, "load", lambda name: Idle())

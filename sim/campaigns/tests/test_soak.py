@@ -388,7 +388,7 @@ def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object)
     return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
 
 
-def test_a_difference_is_told_with_its_shortest_replay(
+def test_a_difference_is_reported_with_its_shortest_replay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
@@ -414,7 +414,7 @@ def test_a_difference_is_told_with_its_shortest_replay(
     assert command(monkeypatch, CompiledEngine(), *arguments).exit_code == 0
 
 
-def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
         if outcome.counters["PLACED_OCTETS"] > 4000:
             raise DeviceError("cycle 7: nothing moved")

@@ -98,7 +98,7 @@ def test_any_cutting_reordering_and_repeating_gives_the_octets_in_order(
     assert all(chunk.position + len(chunk.octets) == ends[chunk.frame] for chunk in got.chunks)
 
 
-def test_octets_behind_a_hole_are_not_received() -> None:
+def test_octets_after_a_hole_are_not_received() -> None:
     found = capture(handshake() + segments([(0, 100), (200, 300), (250, 400)]))
     assert found.directions[0].octets == DATA[:100]
     assert found.directions[0].behind_hole == 200

@@ -138,7 +138,7 @@ def test_the_same_connections_come_out_of_pcapng(tmp_path: Path) -> None:
         (276, b"\x08\x00" + bytes(18)),
     ],
 )
-def test_the_ip_packet_is_found_behind_every_link_header(link: int, head: bytes) -> None:
+def test_the_ip_packet_is_found_after_every_link_header(link: int, head: bytes) -> None:
     got = ip_packet(Frame(1, 0, link, head + PACKET + b"trailer"))
     assert got is not None
     assert (got.source, got.destination, got.protocol) == ("10.7.0.1", "10.7.0.2", 6)

@@ -92,7 +92,7 @@ def notes_of(talk: Conversation) -> tuple[str, ...]:
     return traffic.notes
 
 
-def test_messages_that_are_not_numbered_as_the_rfc_says_are_told() -> None:
+def test_messages_that_are_not_numbered_as_the_rfc_says_are_reported() -> None:
     # RFC 5041 section 4.3: "The initial value for MSN MUST be one", on each Queue Number.
     talk = Conversation()
     talk.message("10.7.0.2", 0x43, b"one", b"and more")

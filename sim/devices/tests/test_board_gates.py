@@ -93,7 +93,7 @@ def test_ports_have_the_names_of_the_virtual_board() -> None:
     )
 
 
-def test_a_pin_that_the_virtual_board_has_not_is_told() -> None:
+def test_a_pin_that_the_virtual_board_has_not_is_reported() -> None:
     module = netlist()
     module["ports"]["strange"] = {"direction": "input", "bits": [99]}
     with pytest.raises(ToolError, match="has a pin strange, which the virtual board does not have"):

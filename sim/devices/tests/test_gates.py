@@ -103,6 +103,7 @@ class Cells(Component):
         return m
 
 
+@pytest.mark.long
 @needs_yosys
 def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
     harness = tmp_path / "harness.cpp"

@@ -13,7 +13,7 @@ import dpkt
 import google_crc32c
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind
-from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
+from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, slot_bits
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
 from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSink
@@ -52,7 +52,7 @@ class _Session:
     next: int = 0
     opened: int | None = None  # TSN of the item with order 0
     waiting: dict[int, int] = field(default_factory=dict)  # functions by order
-    tsns: dict[int, tuple[int, int]] = field(default_factory=dict)  # order and TSN, by place
+    tsns: dict[int, tuple[int, int]] = field(default_factory=dict)  # order and TSN, by slot
     segments: dict[int, int] = field(default_factory=dict)  # TSNs by order
     last: int | None = None  # order of the Terminate
     highest: int = -1
@@ -93,8 +93,8 @@ class FakeSctp:
     def commit(self) -> None:
         """Executes ASSOC_COMMIT."""
         values = self.device.values
-        place, flags = self._fields("ASSOC_PLACE"), self._fields("ASSOC_FLAGS")
-        nest = place["way"], place["place"]
+        slot, flags = self._fields("ASSOC_SLOT"), self._fields("ASSOC_FLAGS")
+        nest = slot["way"], slot["slot"]
         if not flags["valid"]:
             del self.entries[nest]
             return
@@ -110,7 +110,7 @@ class FakeSctp:
             values["ASSOC_TAG"],
             bool(flags["v6"]),
         )
-        width = place_bits(self.device.config.associations)
+        width = slot_bits(self.device.config.associations)
         assert hash_way(nest[0], key, width) == nest[1], "the entry would never be found"
         assert flags["number"] < self.device.config.associations
         assert streams["first"] + streams["count"] <= self.device.config.streams

@@ -38,6 +38,7 @@ from ddp_rnic.sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    completion,
     operations_of,
     until,
 )
@@ -87,7 +88,7 @@ def test_a_faulty_address_stores_nothing_in_its_beat(engine: str) -> None:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_writes_outside_of_memory_are_told(engine: str) -> None:
+def test_writes_outside_of_memory_are_reported(engine: str) -> None:
     memory = np.full(84, 0xEE, np.uint8)
     outcome = load(engine).run(RnicConfig(), [WriteRegister(standin.MODE, standin.GOOD)], memory)
     assert [int(each["address"]) for each in outcome.stray] == [80, 88]
@@ -122,7 +123,7 @@ def test_memory_begins_at_its_base(engine: str) -> None:
         ),
     ],
 )
-def test_a_broken_rule_is_told(mode: int, message: str) -> None:
+def test_a_broken_rule_is_reported(mode: int, message: str) -> None:
     with pytest.raises(DeviceError, match=message) as caught:
         run("compiled", mode, stalls=Stalls(write=0.9))
     assert str(caught.value).startswith("cycle ")
@@ -226,7 +227,7 @@ def test_a_run_ends_with_every_completion_taken(engine: str) -> None:
 @pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_interrupts_of_completions_and_events_are_told_apart(
+def test_interrupts_of_completions_and_events_are_distinguished(
     engine: str, paused: bool, stalls: Stalls
 ) -> None:
     pause = [Pause()] if paused else []
@@ -298,7 +299,7 @@ def test_a_faulty_ring_keeps_its_old_entry(engine: str) -> None:
         (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes although STATUS said nothing is in"),
     ],
 )
-def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message: str) -> None:
+def test_a_completion_that_is_not_right_is_reported(engine: str, mode: int, message: str) -> None:
     pause = [Pause()] if mode == standin.OVERWRITES else []
     with pytest.raises(DeviceError, match=message):
         complete(engine, *pause, produce(20), Drain(), mode=mode)
@@ -313,9 +314,18 @@ def test_entries_of_every_kind_are_taken(engine: str) -> None:
         complete(engine, produce(len(Kind) + 1), mode=standin.COUNTS_KINDS)
 
 
+@pytest.mark.parametrize(("octet", "bit"), [(0, 2), (22, 0), (26, 1), (31, 1)])
+def test_a_bit_of_no_field_is_0_in_a_completion(octet: int, bit: int) -> None:
+    entry = bytearray(OCTETS)
+    assert completion(bytes(entry)).tag == 0
+    entry[octet] = 1 << bit
+    with pytest.raises(DeviceError, match="not valid: a bit that belongs to no field is 1"):
+        completion(bytes(entry))
+
+
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_completion_without_a_ring_is_told(engine: str) -> None:
+def test_a_completion_without_a_ring_is_reported(engine: str) -> None:
     memory = np.zeros(1 << 13, np.uint8)
     operations = [WriteRegister(standin.MODE, standin.GOOD), *RING.program(), produce(1)]
     with pytest.raises(DeviceError, match="is written to 0x1000, but there is no ring"):
@@ -324,13 +334,13 @@ def test_a_completion_without_a_ring_is_told(engine: str) -> None:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_placement_into_the_ring_is_told(engine: str) -> None:
+def test_placement_into_the_ring_is_reported(engine: str) -> None:
     with pytest.raises(DeviceError, match="m_axi_w: the write .* touches the completion ring"):
         complete(engine, ring=Ring(64, 1))
 
 
 @pytest.mark.usefixtures("device")
-def test_a_completion_that_changes_is_told() -> None:
+def test_a_completion_that_changes_is_reported() -> None:
     with pytest.raises(DeviceError, match="m_axi_cq_w: payload changes before READY came"):
         complete(
             "compiled", produce(8), mode=standin.CHANGES_A_COMPLETION, stalls=Stalls(write=0.9)
@@ -346,7 +356,7 @@ def test_a_completion_that_changes_is_told() -> None:
         ([Poll(standin.MODE, 1, 1)], "the register that the host polls does not change"),
     ],
 )
-def test_what_never_comes_is_told(operations: list[Operation], message: str) -> None:
+def test_what_never_comes_is_reported(operations: list[Operation], message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         complete("compiled", *operations)
 
@@ -454,7 +464,7 @@ def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
         ("cocotb", "nothing moved"),
     ],
 )
-def test_a_frame_that_nobody_takes_is_told(
+def test_a_frame_that_nobody_takes_is_reported(
     monkeypatch: pytest.MonkeyPatch, engine: str, message: str
 ) -> None:
     ready = "s_axis_eth_tready = "
@@ -732,7 +742,7 @@ def test_idle_falls_with_the_room_that_the_host_gives(wait: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_ring_that_the_bus_refuses_is_told(engine: str) -> None:
+def test_a_ring_that_the_bus_refuses_is_reported(engine: str) -> None:
     peer = Peer()
     operations = [*GATEWARE_RING.program(), *register_region(), *peer.enable()]
     for k in range(4):
@@ -835,7 +845,9 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
     assert not (builds / "old").exists() and (builds / "new").exists()
 
 
-def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_tool_complains_of_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     harness = Path(verilator.__file__).with_name("harness.cpp")
     with pytest.raises(ToolError, match="the Verilog has no module 'rnic'"):

@@ -216,7 +216,7 @@ def test_what_a_sleeper_forgets_shows(
     assert not np.array_equal(outputs(wrong), expected)
 
 
-def test_what_is_set_and_not_declared_is_told() -> None:
+def test_what_is_set_and_not_declared_is_reported() -> None:
     text = "module \\rnic.rnic.cut (clk);\n  always @(posedge clk)\n    x <= 1'h1;\nendmodule\n"
     with pytest.raises(ToolError, match=r"rnic\.rnic\.cut sets an undeclared name: x"):
         let_sleep(text, verilator.TOP)

@@ -539,7 +539,7 @@ def test_an_empty_last_segment_ends_its_message() -> None:
     assert delivered(a_sink(), BEGIN, tagged(b"", to=0)) == [(True, STAG)]
 
 
-def test_a_device_keeps_so_many_waiting_messages_and_no_more() -> None:
+def test_a_device_keeps_its_number_of_waiting_messages_and_no_more() -> None:
     memory = Memory()
     memory.register(a_region(), fill=0)
     for waiting, number in ((3, None), (2, LOCAL_CATASTROPHIC)):

@@ -44,6 +44,8 @@ def test_a_source_is_read_with_the_right_and_inside_its_bounds() -> None:
     assert read(0x100, 50, 8) == b"abcdefgh"
     assert [read(0x100, 49, 2), read(0x100, 50, 9), read(0x100, 50, 8, pd=2)] == [None] * 3
     assert [read(0x200, 50, 8), read(0x101, 50, 8)] == [None] * 2
+    # Section 5.2.1: of a Read of no octets neither STag nor TO is validated.
+    assert read(0x101, 0, 0) == b""
 
 
 def test_send_with_invalidate_revokes_when_delivered() -> None:

@@ -215,7 +215,7 @@ def test_reserved_bits_change_nothing(reserved: int) -> None:
         assert isinstance(delivered, Delivered)
 
 
-def test_delivery_tells_the_stag() -> None:
+def test_delivery_names_the_stag() -> None:
     """5041-4.2-8: "At the Data Sink, the DDP MUST provide the STag field when the ULP Message is
     delivered."."""
     sink = a_sink()

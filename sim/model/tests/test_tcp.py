@@ -205,7 +205,7 @@ def test_the_last_segment_taken_says_what_the_peer_acknowledges() -> None:
     assert receiver.peer(0) == (9, 0)
 
 
-def test_the_host_gets_a_fin_behind_what_it_ends() -> None:
+def test_the_host_gets_a_fin_after_what_it_ends() -> None:
     first, second = fpdus(18, 18)
     octets = frame(V4, 0, first.octets + second.octets[:5], flags="FA")
     receiver = receiver_of(V4)
@@ -266,7 +266,7 @@ def test_a_connection_begins_anew() -> None:
 
 
 @both_versions
-def test_what_is_not_next_is_the_hosts(connection: Connection) -> None:
+def test_what_is_not_next_goes_to_the_host(connection: Connection) -> None:
     sent = fpdus(300, 300, 300)
     octets = joined(sent)
     receiver = receiver_of(connection)
@@ -333,7 +333,7 @@ def test_a_wrong_checksum_comes_before_what_else_is_wrong(
 
 
 @both_versions
-def test_a_frame_that_ends_too_early_is_the_hosts(connection: Connection) -> None:
+def test_a_frame_that_ends_too_early_goes_to_the_host(connection: Connection) -> None:
     (fpdu,) = fpdus(20)
     octets = bytes(below(connection, (Dot1Q(),)) / segment(connection, 0, fpdu.octets))
     receiver = receiver_of(connection)
@@ -468,7 +468,7 @@ ONLY_V6: dict[str, Callable[[Connection], bytes]] = {
         for name, build in (EITHER | only).items()
     ],
 )
-def test_what_is_the_hosts_goes_to_the_host(
+def test_what_belongs_to_the_host_goes_there(
     connection: Connection, build: Callable[[Connection], bytes]
 ) -> None:
     # The connection of :func:`without_a_fifth_word` as well.
@@ -481,7 +481,7 @@ def test_what_is_the_hosts_goes_to_the_host(
 # --- the window ----------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_the_hosts() -> None:
+def test_what_does_not_fit_goes_to_the_host() -> None:
     """Only the octets that are held count, not those that leave with the same segment."""
     sent = fpdus(86, 186)
     octets = joined(sent)
@@ -526,7 +526,7 @@ def test_an_fpdu_longer_than_the_window_breaks_the_connection(
             assert receiver.receive(rest) == [fpdu]
 
 
-def test_behind_a_marker_the_length_is_known_with_the_word_after_it() -> None:
+def test_after_a_marker_the_length_is_known_with_the_word_after_it() -> None:
     (fpdu,) = fpdus(1000, markers=True)
     receiver = receiver_of(replace(V4, markers=True), window=900)
     receiver.receive(frame(V4, 0, fpdu.octets[:7]))

@@ -50,7 +50,7 @@ def test_a_right_run_has_no_difference() -> None:
     assert differences(lambda case, memory, outcome: None) == []
 
 
-def test_a_wrong_octet_is_told_with_its_segment_and_cycle() -> None:
+def test_a_wrong_octet_is_reported_with_its_segment_and_cycle() -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         memory[case.allotments[0].address + 16 : case.allotments[0].address + 18] = 0
 
@@ -61,7 +61,7 @@ def test_a_wrong_octet_is_told_with_its_segment_and_cycle() -> None:
     assert got.cycle is not None and got.cycle > 0
 
 
-def test_an_octet_that_nothing_was_to_write_is_told() -> None:
+def test_an_octet_that_nothing_was_to_write_is_reported() -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         memory[case.allotments[0].end - 1] ^= 1
 
@@ -69,7 +69,7 @@ def test_an_octet_that_nothing_was_to_write_is_told() -> None:
     assert (got.expected, got.got, got.cycle) == ("0xee (as before)", "0xef", None)
 
 
-def test_a_wrong_octet_of_a_received_message_is_told() -> None:
+def test_a_wrong_octet_of_a_received_message_is_reported() -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         memory[case.buffers[0].address + 10] = 0
 
@@ -80,7 +80,7 @@ def test_a_wrong_octet_of_a_received_message_is_told() -> None:
     assert got.cycle is not None and got.cycle > 0
 
 
-def test_octets_past_a_message_and_past_its_buffer_are_told() -> None:
+def test_octets_past_a_message_and_past_its_buffer_are_reported() -> None:
     def past(case: Plan, memory: Memory, outcome: Outcome) -> None:
         memory[case.buffers[0].address + 25] ^= 1
 
@@ -124,7 +124,7 @@ def test_what_lies_in_the_ring_is_the_business_of_the_engine() -> None:
         ("qn", 1, "0"),
     ],
 )
-def test_a_wrong_completion_is_told(field: str, value: object, expected: str) -> None:
+def test_a_wrong_completion_is_reported(field: str, value: object, expected: str) -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         wrong = replace(outcome.completions[1], **{field: value})  # type: ignore[arg-type]
         outcome.completions[1] = wrong
@@ -135,7 +135,7 @@ def test_a_wrong_completion_is_told(field: str, value: object, expected: str) ->
     assert got.cycle is not None and got.cycle > 0
 
 
-def test_missing_and_further_completions_are_told() -> None:
+def test_missing_and_further_completions_are_reported() -> None:
     missing = only(lambda case, memory, outcome: outcome.completions.pop())
     assert (missing.what, missing.expected, missing.got) == ("completion", "one", "none")
     further = only(lambda case, memory, outcome: outcome.completions.append(outcome.completions[0]))
@@ -145,7 +145,7 @@ def test_missing_and_further_completions_are_told() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 200])
-def test_a_guard_octet_is_told(offset: int) -> None:
+def test_a_guard_octet_is_reported(offset: int) -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         memory[case.allotments[0].address + offset] ^= 0xFF
 
@@ -154,7 +154,7 @@ def test_a_guard_octet_is_told(offset: int) -> None:
     assert ("0 octets past the end" in got.where) == (offset == 200)
 
 
-def test_a_write_outside_host_memory_is_told() -> None:
+def test_a_write_outside_host_memory_is_reported() -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         outcome.stray.append(np.array((77, 1 << 40), WRITE))
 
@@ -172,7 +172,7 @@ def test_a_write_outside_host_memory_is_told() -> None:
         ("header", bytes(20), "header"),
     ],
 )
-def test_a_wrong_error_event_is_told(field: str, value: object, what: str) -> None:
+def test_a_wrong_error_event_is_reported(field: str, value: object, what: str) -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         outcome.events[0] = replace(outcome.events[0], **{field: value})  # type: ignore[arg-type]
 
@@ -180,7 +180,7 @@ def test_a_wrong_error_event_is_told(field: str, value: object, what: str) -> No
     assert what in got.what and "stream 0" in got.where and "segment 4" in got.where
 
 
-def test_octets_behind_the_header_of_an_event_do_not_matter() -> None:
+def test_octets_after_the_header_of_an_event_do_not_matter() -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
         event = outcome.events[0]
         outcome.events[0] = replace(event, header=event.header[:16] + b"what")
@@ -188,7 +188,7 @@ def test_octets_behind_the_header_of_an_event_do_not_matter() -> None:
     assert differences(spoil) == []
 
 
-def test_missing_and_further_events_are_told() -> None:
+def test_missing_and_further_events_are_reported() -> None:
     missing = only(lambda case, memory, outcome: outcome.events.pop(0))
     assert (missing.expected, missing.got) == ("0x1/0x00 Invalid STag", "none")
     further = only(lambda case, memory, outcome: outcome.events.append(outcome.events[0]))
@@ -214,7 +214,7 @@ def test_exception_packets_are_compared_whole_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", no_counts(sctp=False))
-def test_a_wrong_counter_is_told(name: str) -> None:
+def test_a_wrong_counter_is_reported(name: str) -> None:
     got = only(lambda case, memory, outcome: outcome.counters.update({name: 99}))
     assert (got.what, got.where, got.got) == ("counter", name, "99")
 

@@ -59,7 +59,7 @@ from ddp_rnic.sim.replay.host import guard_octets
 from ddp_rnic.sim.replay.tables import Tables
 from numpy.typing import NDArray
 
-WIDTHS = (64, 512)
+WIDTHS = (64, pytest.param(512, marks=pytest.mark.long))
 STALLS = Stalls(source=0.2, write=0.3, response=0.2, exceptions=0.3, completions=0.3)
 
 #: The association, its DDP Streams, and the roles of its SCTP streams.
@@ -319,7 +319,7 @@ class Play(Tables):
         entries: dict[tuple[int, int], AssociationKey] = {}
         for key in KEYS:
             for move in insert(entries, key, RnicConfig().associations):
-                entries[move.way, move.place] = move.key
+                entries[move.way, move.slot] = move.key
                 self.carry_out(
                     commands.set_association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
                 )

@@ -350,7 +350,7 @@ def test_checksums_that_were_left_to_the_card_are_filled_in() -> None:
     assert [each.octets for each in sent] == [each.octets for each in peers.frames]
 
 
-def test_a_frame_cut_short_is_told_and_given_to_the_host() -> None:
+def test_a_frame_cut_short_is_reported_and_given_to_the_host() -> None:
     peers = opened()
     whole = peers.send(A, peers.write(A, 0, STAG, 0, bytes(100)))
     peers.frames[-1] = replace(whole, octets=whole.octets[:96])
@@ -414,7 +414,7 @@ def test_a_stag_that_sessions_share_is_a_region_of_the_host() -> None:
     assert octets_of(plan_of(peers.frames), STAG) == b"zerothree"
 
 
-def test_a_control_message_is_told_once() -> None:
+def test_a_control_message_is_reported_once() -> None:
     peers = Peers()
     peers.set_up()
     initiate = peers.send(A, peers.control(A, 0, Function.INITIATE))
@@ -732,7 +732,7 @@ def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
     ]  # fmt: skip
 
 
-def test_a_larger_window_tells_more_ddp_ssns_apart() -> None:
+def test_a_larger_window_distinguishes_more_ddp_ssns() -> None:
     peers = opened()
     chunks = [peers.message(A, 0, b"") for _ in range(40)]
     peers.send(A, chunks[0])
@@ -1084,7 +1084,7 @@ def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_wrong_or_missing_entry_is_told(kind: Kind) -> None:
+def test_a_wrong_or_missing_entry_is_reported(kind: Kind) -> None:
     def numbers(outcome: Outcome) -> list[int]:
         return [n for n, each in enumerate(outcome.completions) if each.kind is kind]
 
@@ -1237,7 +1237,7 @@ def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
                     elif isinstance(each, Illegal):
                         aborted.add((sid, current[sid]))
                 if item.segment is not None:
-                    placed[sid, item.segment.session, item.segment.turn] = item.segment.ulpdu
+                    placed[sid, item.segment.session, item.segment.sequence] = item.segment.ulpdu
         assert aborted == ended, f"seed {seed}"
         assert placed == received, f"seed {seed}"
         plans_of(peers.frames)

@@ -250,7 +250,7 @@ def test_bad_input_gets_a_sentence(arguments: list[object], sentence: str) -> No
     assert result.stderr.count("\n") == 1
 
 
-def test_a_port_without_a_board_is_told(tmp_path: Path) -> None:
+def test_a_port_without_a_board_is_reported(tmp_path: Path) -> None:
     result = compared(SHIPPED, "--on", "board", "--port", tmp_path / "none")
     assert result.exit_code == 1 and "cannot be opened" in result.stderr
 
@@ -350,7 +350,9 @@ def test_without_a_capture_a_board_plays_what_fits_it(sim: SimTransport) -> None
         assert "agree: board and golden model at 64 bits" in result.stdout
 
 
-def test_a_board_without_room_for_any_workload_is_told_why(sim: SimTransport) -> None:
+def test_a_board_without_room_for_any_workload_is_refused_with_the_reason(
+    sim: SimTransport,
+) -> None:
     with VirtualBoard(sim, memory=4096) as board:
         result = compared("--on", "board", "--port", board.port)
         assert result.exit_code == 2
@@ -448,7 +450,7 @@ def test_without_a_capture_a_board_with_tcp_plays_what_fits_it() -> None:
         assert "agree: board and golden model at 64 bits" in result.stdout
 
 
-def test_a_fault_of_a_board_with_tcp_is_told(
+def test_a_fault_of_a_board_with_tcp_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mpa.pcap"

@@ -53,7 +53,7 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
     ]
 
 
-def test_what_cannot_be_drawn_is_told_before_anything_is_measured(
+def test_what_cannot_be_drawn_is_reported_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "run_bench", lambda *what, **how: pytest.fail("measured"))

@@ -1,76 +1,45 @@
-"""An RDMA peer for other implementations: the model does MPA's start-up and sending, the driver
-RDMAP.
-
-The gateware only receives, so the messages of a queue pair are sent through the model's Data
-Source.
-"""
+"""One end of an MPA connection (RFC 5044 section 7, RFC 6581), without input and output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Flag, auto
 
-from ...sw_driver import rdmap
-from ...sw_driver.base.buffers import copy_of
-from ...sw_driver.base.checks import flag, instance, integer
-from ...sw_driver.base.errors import InvalidRequest, StateError
-from ...sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
-from ...sw_driver.verbs.pd import PD
-from ..model.ddp import DataSource
-from ..model.events import ProtocolError
-from ..model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
+from ..base.buffers import copy_of
+from ..base.checks import flag, instance, integer
+from ..base.crc32c import crc32c
+from ..base.errors import InvalidRequest, StateError
+from ..rdmap import CQ, QP, Layer, Opcode, QPState, Terminate
+from ..verbs.pd import PD
+from .errors import (
+    ConnectError,
+    ConnectionLost,
+    InsufficientIrd,
+    InvalidStartup,
+    NoCommonRtr,
+    Rejected,
+)
+from .framing import MULPDU, Cutter, MpaSource, mulpdu_of
+from .startup import UNSAID, Enhanced, Rtr, StartupFrame
 
-__all__ = ["Connection", "MpaSource", "Rtr"]
+__all__ = ["Connection"]
 
-#: RFC 6581: the value of an IRD or ORD that is not negotiated.
-_UNSAID = 0x3FFF
-#: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
-_MULPDU = range(128, 64768 + 1)
 #: How many octets are kept of a peer that sends before its request is answered.
 _EARLY = 1 << 16
 #: "TCP connection closed, terminated, or lost", RFC 5044 section 8.
 _CLOSED = 0x01
 #: Errors of MPA for which the initiator sends a Terminate, RFC 6581.
 _INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
-
-
-class Rtr(Flag):
-    """Messages of no octets by which an initiator shows that it can receive (RFC 6581
-    section 9.2).
-    """
-
-    WRITE = auto()
-    READ = auto()
-    SEND = auto()
-
-
 #: The order of preference: of several messages an initiator sends, and a responder names, the
 #: first.
 _OPCODES = {
-    Rtr.WRITE: rdmap.Opcode.RDMA_WRITE,
-    Rtr.READ: rdmap.Opcode.RDMA_READ,
-    Rtr.SEND: rdmap.Opcode.SEND,
+    Rtr.WRITE: Opcode.RDMA_WRITE,
+    Rtr.READ: Opcode.RDMA_READ,
+    Rtr.SEND: Opcode.SEND,
 }
 
 
-class MpaSource:
-    """A Data Source over MPA, for a queue pair: :class:`~...sw_driver.rdmap.Source`."""
-
-    def __init__(self, mulpdu: int, *, crc: bool, markers: bool) -> None:
-        self._source, self._sender = DataSource(mulpdu), MpaSender(crc=crc, markers=markers)
-
-    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> bytes:
-        return self._frame(self._source.tagged(stag, to, message, rsvdulp=rsvdulp))
-
-    def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> bytes:
-        return self._frame(self._source.untagged(qn, message, rsvdulp=rsvdulp))
-
-    def _frame(self, segments: list[bytes]) -> bytes:
-        return b"".join(map(self._sender.send, segments))
-
-
 class Connection:
-    """One end of an MPA connection (RFC 5044 section 7, RFC 6581), sans-IO.
+    """One end of an MPA connection. It has no socket of its own.
 
     :meth:`receive` takes octets of the TCP stream, and :meth:`data_to_send` returns the octets to
     send. The initiator calls :meth:`connect`; the responder calls :meth:`accept` or :meth:`reject`
@@ -79,8 +48,8 @@ class Connection:
     Parameters
     ----------
     deliver
-        Takes whole FPDUs for the device: number of the stream, position, octets. For the simulated
-        device this is :meth:`~.live.SimTransport.send`.
+        Takes whole FPDUs for the device: number of the stream, position, octets. This is
+        :meth:`~..transports.transport.Transport.send` of the device's transport.
     pd, cq
         Protection domain and completion queue of the queue pair.
     ird, ord
@@ -89,6 +58,9 @@ class Connection:
         If set, this side wants CRCs, or markers in the stream that it receives.
     mulpdu
         Octets of the longest DDP Segment to send.
+    prepare
+        Called with the queue pair before any message of the peer can arrive: the place to post the
+        first receives.
 
     Attributes
     ----------
@@ -96,6 +68,10 @@ class Connection:
         The peer's start-up frame.
     error
         Why there is no connection.
+    mss
+        If set, octets of the longest TCP segment, which give the MULPDU instead of ``mulpdu``.
+    silent
+        If True, the queue pair's messages wait for the peer's first FPDU, or for :meth:`speak`.
     """
 
     def __init__(
@@ -109,33 +85,45 @@ class Connection:
         crc: bool = True,
         markers: bool = False,
         mulpdu: int = 1440,
+        prepare: Callable[[QP], object] | None = None,
     ) -> None:
         order = "Connection(deliver, pd, cq)"
         instance("a connection's deliver", deliver, Callable, order)
         instance("a connection's protection domain", pd, PD, order)
         instance("a connection's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
         self._deliver, self._pd, self._cq = deliver, pd, cq
-        self._ird = integer("ird", ird, 0, pd.context.capabilities.queue)
-        self._ord = integer("ord", ord, 0, (1 << 14) - 1)
+        depth = pd.context.capabilities.queue
+        rule = f"from 0 to {depth}, which is the depth of the device's queues"
+        self._ird = integer("ird", ird, 0, depth, rule)
+        self._ord = integer("ord", ord, 0, UNSAID)
         self._crc, self._markers = flag("crc", crc), flag("markers", markers)
-        self._mulpdu = integer("mulpdu", mulpdu, _MULPDU[0], _MULPDU[-1])
+        self.mss: int | None = None
+        self._mulpdu = integer("mulpdu", mulpdu, MULPDU[0], MULPDU[-1])
+        self._prepare = prepare
         self.request: StartupFrame | None = None
         self.reply: StartupFrame | None = None
         self._qp: QP | None = None
-        self.error: str | None = None
+        self.error: ConnectError | None = None
         self._asked: StartupFrame | None = None  # the request that this side sent
-        self._rtr, self._rtr_stag = Rtr(0), 0  # the messages that it offered
-        self._cutter: MpaReceiver | None = None
+        self._rtr, self._rtr_stag = Rtr(0), 0  # the messages that this side offered
+        self._cutter: Cutter | None = None
+        self._checks = True  # whether CRCs are in use
         self._in, self._out = bytearray(), bytearray()
-        self._silent = False  # True for a responder before the initiator's first FPDU
+        self.silent = False
+        self._listens_first = False
         self._ended = False  # whether the peer has closed its half of TCP
 
     @property
     def qp(self) -> QP:
         """The queue pair, once start-up is done."""
         if self._qp is None:
-            raise StateError(self.error or "the connection's start-up is not complete")
+            raise StateError(str(self.error or "the connection's start-up is not complete"))
         return self._qp
+
+    @property
+    def started(self) -> bool:
+        """True once there is a queue pair."""
+        return self._qp is not None
 
     @property
     def closed(self) -> bool:
@@ -149,8 +137,9 @@ class Connection:
         """True if this side's half of TCP must be closed once all octets are sent."""
         if self.closed or self._qp is None:
             return self.closed
-        # A responder's messages wait for the initiator's first FPDU, which may still arrive.
-        return self._qp.finished and (self._ended or not self._silent)
+        # What waits for the peer's first FPDU can still be sent.
+        waits = self.silent and self._qp.unsent and not self._ended
+        return self._qp.finished and not waits
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -162,6 +151,7 @@ class Connection:
         peer_to_peer: bool = False,
         rtr: Rtr = Rtr.WRITE,
         rtr_stag: int = 0,
+        listen_first: bool = False,
     ) -> None:
         """Asks for a connection. If it is peer to peer, either side may send first (RFC 6581).
 
@@ -173,12 +163,15 @@ class Connection:
         rtr_stag
             The Steering Tag that this message names, because some responders accept only one that
             they know.
+        listen_first
+            This side's first message, too, waits for a message of the peer, or for :meth:`speak`.
         """
         private_data = copy_of(private_data)
         revision = integer("revision", revision, 1, 2)
         _check_rtr(rtr)
         if self._asked is not None or self.request is not None or self.error is not None:
-            raise StateError(self.error or "the connection's start-up has begun already")
+            raise StateError(str(self.error or "the connection's start-up has begun already"))
+        self._listens_first = flag("listen_first", listen_first)
         enhanced = None
         if flag("peer_to_peer", peer_to_peer) and revision != 2:
             raise InvalidRequest(f"revision must be 2 for peer to peer, not {revision!r}")
@@ -186,7 +179,7 @@ class Connection:
             enhanced = _enhanced(self._ird, self._ord, rtr if peer_to_peer else Rtr(0))
         self._rtr = rtr
         self._rtr_stag = integer("rtr_stag", rtr_stag, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
-        asked = self._frame("request", private_data, revision, enhanced)
+        asked = self._frame(False, private_data, revision, enhanced)
         self._out += asked.encode()
         self._asked = asked
 
@@ -206,22 +199,19 @@ class Connection:
         if (asked := request.enhanced) is not None:
             ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
             if asked.peer_to_peer:
-                begins = self._choose(rtr, _offered(asked))
+                begins = self._choose(rtr, asked.rtr)
             # A Read uses one of the IRD, even if the peer asks for none.
             ird = max(ird, int(begins is Rtr.READ))
             enhanced = _enhanced(
-                _UNSAID if asked.ord == _UNSAID else ird,
-                _UNSAID if asked.ird == _UNSAID else ord,
+                UNSAID if asked.ord == UNSAID else ird,
+                UNSAID if asked.ird == UNSAID else ord,
                 begins,
             )
-        reply = self._frame("reply", private_data, request.revision, enhanced)
+        reply = self._frame(True, private_data, request.revision, enhanced)
         octets = reply.encode()
-        agreed = negotiate(request, reply)
-        qp = self._begin(agreed, agreed.markers_to_initiator, agreed.markers_to_responder, ird, ord)
-        if begins is Rtr.SEND:
-            qp.expect_rtr()
+        qp = self._begin(request, ird, ord, begins is Rtr.SEND)
         self._out += octets
-        self._silent = True
+        self.silent = True
         self._feed()
         return qp
 
@@ -237,20 +227,20 @@ class Connection:
         private_data = copy_of(private_data)
         request = self._waiting()
         enhanced = request.enhanced and Enhanced(ird=self._ird, ord=self._ord)
-        reply = self._frame("reply", private_data, request.revision, enhanced, reject=True)
+        reply = self._frame(True, private_data, request.revision, enhanced, reject=True)
         self._out += reply.encode()
-        self._end("this side refused the request")
+        self._end(ConnectError("this side refused the request"))
 
     def _frame(
         self,
-        kind: Kind,
+        is_reply: bool,
         private_data: bytes,
         revision: int,
         enhanced: Enhanced | None,
         reject: bool = False,
     ) -> StartupFrame:
         return StartupFrame(
-            kind=kind,
+            reply=is_reply,
             revision=revision,
             markers=self._markers,
             crc=self._crc,
@@ -264,41 +254,67 @@ class Connection:
             raise StateError("there is no request that waits for an answer")
         return self.request
 
-    def _begin(self, agreed: Agreement, out: bool, into: bool, ird: int, ord: int) -> QP:
-        """Begins the full operation phase; ``out`` and ``into`` say whether each direction
-        has markers.
+    def _begin(self, theirs: StartupFrame, ird: int, ord: int, rtr_send: bool = False) -> QP:
+        """Begins the full operation phase.
+
+        RFC 5044 section 7.1.1: CRCs are in use if either side wants them; markers go toward each
+        side that wants them.
         """
-        source = MpaSource(self._mulpdu, crc=agreed.crc, markers=out)
-        # Octets are cut into FPDUs here; the device checks their CRCs.
-        self._cutter = MpaReceiver(crc=False, markers=into)
-        self._qp = QP(self._pd, self._cq, source, crc=agreed.crc, markers=into, ird=ird, ord=ord)
-        return self._qp
+        crc = self._crc or theirs.crc
+        mulpdu = self._mulpdu
+        if self.mss is not None:
+            mulpdu = mulpdu_of(self.mss, markers=theirs.markers)
+        source = MpaSource(mulpdu, crc=crc, markers=theirs.markers)
+        qp = QP(self._pd, self._cq, source, crc=crc, markers=self._markers, ird=ird, ord=ord)
+        try:
+            if rtr_send:
+                qp.expect_rtr()
+            if self._prepare is not None:
+                self._prepare(qp)
+        except BaseException:
+            qp.close()
+            raise
+        self._qp, self._cutter, self._checks = qp, Cutter(markers=self._markers), crc
+        return qp
 
     def _answered(self, reply: StartupFrame) -> None:
         """Takes the responder's reply."""
         assert self._asked is not None
-        self.reply = reply
-        if reply.kind != "reply" or reply.revision != self._asked.revision:
-            self._end("the answer is not a reply of the requested revision")
+        self.reply, asked = reply, self._asked
+        if not reply.reply or reply.revision != asked.revision:
+            self._end(
+                InvalidStartup(
+                    f"the answer is not a reply of the requested revision {asked.revision}: try"
+                    f" revision={3 - asked.revision}"
+                )
+            )
             return
         if reply.reject:
-            self._end("the peer refuses the connection")
+            self._end(Rejected(reply.private_data))
             return
         ird, ord = self._ird, self._ord
         if (answer := reply.enhanced) is not None:
             ird, ord = _least(ird, answer.ord), _least(ord, answer.ird)
-        agreed = negotiate(self._asked, reply)
-        qp = self._begin(agreed, agreed.markers_to_responder, agreed.markers_to_initiator, ird, ord)
-        if answer is not None and answer.ord != _UNSAID and answer.ord > self._ird:
+        qp = self._begin(reply, ird, ord)
+        if answer is not None and answer.ord != UNSAID and answer.ord > self._ird:
+            self.error = InsufficientIrd(
+                f"the peer insists on {answer.ord} outstanding RDMA Reads: connect with an ird of"
+                f" at least {answer.ord}, not {self._ird}"
+            )
             qp.terminate(Terminate(Layer.LLP, 0, _INSUFFICIENT_IRD))
-        elif self._asked.enhanced is not None and self._asked.enhanced.peer_to_peer:
-            # A reply that is not peer to peer offers nothing: "On reception, if Control Flag A is
-            # set to 0, then Control Flags B, C, and D MUST be ignored".
-            agreed_on = self._rtr & _offered(answer) if answer is not None else Rtr(0)
-            if not agreed_on:
-                qp.terminate(Terminate(Layer.LLP, 0, _NO_RTR))
-            else:
+        elif asked.enhanced is not None and asked.enhanced.peer_to_peer:
+            # A reply that is not peer to peer offers nothing.
+            agreed_on = self._rtr & answer.rtr if answer is not None else Rtr(0)
+            if agreed_on:
                 qp.send_rtr(_OPCODES[_first(agreed_on)], self._rtr_stag)
+            else:
+                offered = answer.rtr if answer is not None and answer.rtr else "none"
+                self.error = NoCommonRtr(
+                    f"the peer can begin with {offered}, and this side with {self._rtr}: offer"
+                    " another rtr, or connect without peer_to_peer"
+                )
+                qp.terminate(Terminate(Layer.LLP, 0, _NO_RTR))
+        self.silent = self._listens_first
 
     # -- octets -----------------------------------------------------------------------------------
 
@@ -316,8 +332,8 @@ class Connection:
         if self.error is None and self._cutter is None and self.request is None:
             try:
                 parsed = StartupFrame.parse(bytes(self._in))
-            except ProtocolError as error:
-                self._end(str(error))
+            except InvalidStartup as error:
+                self._end(error)
                 return
             if parsed is None:
                 return
@@ -325,10 +341,10 @@ class Connection:
             del self._in[:taken]
             if self._asked is not None:
                 self._answered(frame)
-            elif frame.kind == "request" and not frame.reject:
+            elif not (frame.reply or frame.reject):
                 self.request = frame
             else:
-                self._end("a connection must begin with an MPA Request Frame")
+                self._end(InvalidStartup("a connection must begin with an MPA Request Frame"))
         self._feed()
 
     def _feed(self) -> None:
@@ -336,50 +352,84 @@ class Connection:
         if self._cutter is None:
             # RFC 5044 section 7.1.2: before the Reply Frame sending FPDUs "is not possible".
             if self.request is not None and len(self._in) > _EARLY:
-                self._end(f"the peer sent more than {_EARLY} octets before its request's answer")
+                self._end(
+                    InvalidStartup(
+                        f"the peer sent more than {_EARLY} octets before its request's answer"
+                    )
+                )
             return
         for fpdu in self._cutter.receive(bytes(self._in)):
-            self._silent = False
+            # RFC 5044 section 7.1.2: a responder must "receive and validate at least one FPDU
+            # before sending any FPDUs".
+            self.silent = self.silent and not self._valid(fpdu.octets)
             if self.qp.state is QPState.RTS:
-                self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.raw)
+                self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.octets)
         self._in.clear()
 
-    def _end(self, error: str) -> None:
+    def _valid(self, fpdu: bytes) -> bool:
+        """Returns whether an FPDU has the right CRC, or needs none."""
+        return not self._checks or crc32c(fpdu[:-4]).to_bytes(4, "little") == fpdu[-4:]
+
+    def _end(self, error: ConnectError) -> None:
         """Notes why there is no connection, and drops its octets."""
         self.error = error
         self._in.clear()
 
+    def speak(self) -> None:
+        """Lets the queue pair send, although the peer has sent no FPDU yet."""
+        self.silent = False
+
     def data_to_send(self) -> bytes:
         """Returns octets for the TCP stream."""
-        if self._qp is not None and not self._silent:
-            self._out += self._qp.data_to_send()
-        octets = bytes(self._out)
+        return b"".join(self.pieces_to_send())
+
+    def pieces_to_send(self) -> list[bytes]:
+        """Returns the same octets in pieces: a start-up frame, or an FPDU each."""
+        pieces = [bytes(self._out)] if self._out else []
         self._out.clear()
-        return octets
+        if self._qp is not None and not self.silent:
+            pieces += self._qp.pieces_to_send()
+        return pieces
 
     def shutdown(self) -> None:
-        """Ends the connection gracefully: see :meth:`~...sw_driver.rdmap.QP.shutdown`."""
+        """Ends the connection gracefully: see :meth:`~..rdmap.QP.shutdown`."""
         self.qp.shutdown()
 
     def eof(self) -> None:
         """Notes that the peer has closed its half of TCP gracefully. This side may send further
         messages.
 
-        For a connection that is lost, :meth:`~...sw_driver.rdmap.QP.disconnect` is called instead.
+        For a connection that is lost, :meth:`lost` is called instead.
         """
         if self._qp is None or self._cutter is None:
-            self._end(self.error or "the peer closed the connection during start-up")
+            self._end(
+                self.error
+                or ConnectionLost(
+                    "the peer closed the connection during start-up: check that it speaks iWARP at"
+                    " this port, or try revision=1"
+                )
+            )
             return
         self._ended = True
-        if self._cutter.close():  # within an FPDU
+        if self._cutter.within:
+            self._qp.settle()
             self._qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
         else:
             self._qp.half_close()
 
+    def lost(self, error: ConnectError) -> None:
+        """Notes that TCP has failed, unless a Terminate that came before ends the connection."""
+        if self._qp is not None:
+            self._qp.settle()
+        if not self.closed:
+            self._end(error)
+            if self._qp is not None:
+                self._qp.disconnect()
+
 
 def _least(ours: int, theirs: int) -> int:
     """Returns the lower of two limits; the peer may have left its own open."""
-    return ours if theirs == _UNSAID else min(ours, theirs)
+    return ours if theirs == UNSAID else min(ours, theirs)
 
 
 def _check_rtr(rtr: object) -> None:
@@ -392,18 +442,8 @@ def _first(kinds: Rtr) -> Rtr:
     return next(each for each in _OPCODES if each in kinds)
 
 
-def _offered(frame: Enhanced) -> Rtr:
-    """Returns the messages that a frame offers."""
-    kinds = {Rtr.WRITE: frame.rtr_write, Rtr.READ: frame.rtr_read, Rtr.SEND: frame.rtr_fpdu}
-    there = frame.peer_to_peer
-    return Rtr(sum(each.value for each, offered in kinds.items() if offered and there))
-
-
 def _enhanced(ird: int, ord: int, rtr: Rtr) -> Enhanced:
     """Returns the fields for peer to peer with these messages, or for client and server
     without any.
     """
-    return Enhanced(
-        ird=ird, ord=ord, peer_to_peer=bool(rtr),
-        rtr_write=Rtr.WRITE in rtr, rtr_read=Rtr.READ in rtr, rtr_fpdu=Rtr.SEND in rtr,
-    )  # fmt: skip
+    return Enhanced(ird, ord, bool(rtr), rtr)

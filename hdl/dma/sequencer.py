@@ -1,10 +1,10 @@
-"""Implements the loop of the engine: counting the steps of a job."""
+"""Counts the steps of a job, one per cycle."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Job", "Steps"]
+__all__ = ["Job", "JobSequencer"]
 
 
 class Job(data.StructLayout):
@@ -25,7 +25,7 @@ class Job(data.StructLayout):
         super().__init__({"body": body, "more": count_width, "one": 1, "two": 1})
 
 
-class Steps(wiring.Component):
+class JobSequencer(wiring.Component):
     """Takes jobs and makes their steps, one per cycle while ``go`` is high.
 
     Latency: 1 cycle from ``i`` to the first step. Throughput: one step per cycle, without a gap

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiWrite
 from ..lib.stream import Beat, Pointers
 
-__all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
+__all__ = ["ExceptionBeat", "Heading", "OutBeat", "OutputQueue"]
 
 
 class OutBeat(data.StructLayout):
@@ -58,7 +58,7 @@ class ExceptionBeat(data.StructLayout):
         super().__init__({"beat": Beat(width), **dict(Heading().members)})
 
 
-class Outlet(wiring.Component):
+class OutputQueue(wiring.Component):
     """Stores outgoing beats, and sends each to the bus or to the exception stream, in order.
 
     The block that drives ``i`` counts the beats: at most ``depth`` more than ``taken`` pulses. The

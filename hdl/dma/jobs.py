@@ -4,9 +4,9 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .steps import Job
+from .sequencer import Job
 
-__all__ = ["BurstBody", "Geometry", "Placement", "Prepare", "SlotBody"]
+__all__ = ["BurstBody", "Geometry", "JobMaker", "Placement", "SlotBody"]
 
 LENGTH_BITS = 17
 
@@ -82,7 +82,7 @@ class Geometry:
         256 beats when that is less.
     page : int
         Bits of an address above those of a lane and a beat.
-    steps, bursts : int
+    slots, bursts : int
         Bits to count the slots, the bursts of a placement.
     """
 
@@ -92,8 +92,8 @@ class Geometry:
         self.ring = (config.buffer_octets // self.octets - 1).bit_length()
         self.burst = (min(4096 // self.octets, 256) - 1).bit_length()
         self.page = 64 - self.lane - self.burst
-        self.steps = LENGTH_BITS - self.lane + 1
-        self.bursts = self.steps + 1 - self.burst
+        self.slots = LENGTH_BITS - self.lane + 1
+        self.bursts = self.slots + 1 - self.burst
 
 
 class SlotBody(data.StructLayout):
@@ -147,7 +147,7 @@ class BurstBody(data.StructLayout):
         })
 
 
-class Prepare(wiring.Component):
+class JobMaker(wiring.Component):
     """Turns a placement into a job for the data path and a job for the address channel.
 
     A placement of ``n_in`` ring beats and ``n_out`` bus beats takes max(n_in, n_out) slots; the two
@@ -171,7 +171,7 @@ class Prepare(wiring.Component):
     def __init__(self, config, *, sources=1):
         self.geometry = geometry = Geometry(config)
         placement = Placement(config, sources=sources)
-        self.slot_job = Job(SlotBody(geometry, placement), geometry.steps)
+        self.slot_job = Job(SlotBody(geometry, placement), geometry.slots)
         self.burst_job = Job(BurstBody(geometry, placement), geometry.bursts)
         super().__init__({
             "i": In(stream.Signature(placement, always_ready=True)),
@@ -193,12 +193,12 @@ class Prepare(wiring.Component):
         low_in2 = Signal(lane + 1, reset_less=True)
         low_out2 = Signal(lane + 1, reset_less=True)
         high2 = Signal(LENGTH_BITS - lane, reset_less=True)
-        turn = [Signal(data.StructLayout({"rotate": lane, "ahead": 1}), name=f"turn{n}",
+        rotation = [Signal(data.StructLayout({"rotate": lane, "ahead": 1}), name=f"rotation{n}",
                        reset_less=True) for n in range(2, 5)]
         ends = [Signal(data.StructLayout({"first": lane, "last": lane, "silent": 1}),
                        name=f"ends{n}", reset_less=True) for n in range(3, 5)]
-        steps3 = Signal(self.geometry.steps, reset_less=True)
-        beats = [Signal(self.geometry.steps, name=f"beats{n}", reset_less=True)
+        slots3 = Signal(self.geometry.slots, reset_less=True)
+        beats = [Signal(self.geometry.slots, name=f"beats{n}", reset_less=True)
                  for n in range(3, 5)]
         reach4 = Signal(burst + self.geometry.bursts, reset_less=True)
         position = [self.address_position(one.address) for one in along]
@@ -224,15 +224,15 @@ class Prepare(wiring.Component):
                 low_in2.eq(source1 + less1[:lane]),
                 low_out2.eq(target1 + less1[:lane]),
                 high2.eq(Mux(empty[0], 0, less1[lane:])),
-                Cat(turn[0].rotate, turn[0].ahead).eq(target1 - source1),
+                Cat(rotation[0].rotate, rotation[0].ahead).eq(target1 - source1),
                 target2.eq(target1),
             ]
         # 3: slots and outgoing beats, less one.
         m.d.comb += carry.eq((low_in2[-1] | low_out2[-1]) & ~empty[1])
         with m.If(valid[1]):
             m.d.sync += [
-                turn[1].eq(turn[0]),
-                steps3.eq(high2 + carry),
+                rotation[1].eq(rotation[0]),
+                slots3.eq(high2 + carry),
                 beats[0].eq(high2 + low_out2[-1]),
                 ends[0].first.eq(target2),
                 ends[0].last.eq(low_out2[:lane]),
@@ -242,20 +242,20 @@ class Prepare(wiring.Component):
         slots, bursts = self.slots.payload, self.bursts.payload
         with m.If(valid[2]):
             m.d.sync += [
-                turn[2].eq(turn[1]),
+                rotation[2].eq(rotation[1]),
                 ends[1].eq(ends[0]),
                 beats[1].eq(beats[0]),
-                slots.more.eq(steps3),
-                slots.one.eq(steps3 == 0),
-                slots.two.eq(steps3 == 1),
+                slots.more.eq(slots3),
+                slots.one.eq(slots3 == 0),
+                slots.two.eq(slots3 == 1),
                 reach4.eq(position[2] + beats[0]),
             ]
         m.d.comb += [
             self.slots.valid.eq(valid[3]),
             slots.body.start.eq(along[3].start[lane:]),
             slots.body.position.eq(position[3]),
-            slots.body.rotate.eq(turn[2].rotate),
-            slots.body.ahead.eq(turn[2].ahead),
+            slots.body.rotate.eq(rotation[2].rotate),
+            slots.body.ahead.eq(rotation[2].ahead),
             slots.body.first_lane.eq(ends[1].first),
             slots.body.last_lane.eq(ends[1].last),
             slots.body.silent.eq(ends[1].silent),

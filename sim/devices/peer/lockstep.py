@@ -1,0 +1,289 @@
+"""The gateware and the golden model in lock step: both get each packet, and must agree on it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from ....hdl.spec.completion import Completion
+from ....hdl.spec.config import RnicConfig
+from ....hdl.spec.ddp import WAITING, ErrorNumber
+from ....sw_driver.base.errors import ErrorEvent, RnicError
+from ....sw_driver.transports.memory import Steps
+from ....sw_driver.verbs.context import Context
+from ....sw_driver.verbs.pd import MR, Access
+from ....sw_driver.verbs.stream import Stream
+from ...model.ddp import DataSink, TaggedHeader, header_length
+from ...model.events import DdpError, Delivered, LlpError, Placed
+from ...model.memory import Access as ModelAccess
+from ...model.memory import Memory, Region
+from ...model.mpa import Fpdu, MpaReceiver
+from ...replay.expectation import completion_of
+from ..live import SimTransport
+
+_REMOTE = {
+    Access.REMOTE_WRITE: ModelAccess.REMOTE_WRITE,
+    Access.REMOTE_READ: ModelAccess.REMOTE_READ,
+}
+#: How many cycles pass between two looks at a packet that the device is taking.
+_CYCLES = 50
+#: The counters of the device that the model counts, too.
+_COUNTERS = ("PLACED_SEGMENTS", "PLACED_OCTETS_LO", "DELIVERED", "ERRORS")
+
+
+class Differs(RnicError):
+    """The gateware and the golden model differ. The message says where."""
+
+
+@dataclass
+class Receiver:
+    """The model of one stream."""
+
+    mpa: MpaReceiver
+    sink: DataSink
+    frames: int = 0
+    expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
+    error: tuple[ErrorNumber, bytes, int] | None = None  #: number, header and length of the segment
+    delivered: list[Delivered] = field(default_factory=list)
+    #: Called with each message that was delivered, once memory was compared.
+    observe: Callable[[Delivered], object] | None = None
+
+
+class LockStep(SimTransport):
+    """Simulated gateware that a golden model accompanies.
+
+    Each packet is received completely by both before anything else happens. The model then compares
+    the octets that the packet has placed, the completions and the error.
+
+    Parameters
+    ----------
+    config
+        The configuration of the gateware.
+    seed
+        The seed of the bus addresses.
+
+    Attributes
+    ----------
+    served
+        Functions that are called after each packet.
+    octets
+        How many octets were placed and compared.
+    """
+
+    def __init__(self, config: RnicConfig | None = None, *, seed: int = 1) -> None:
+        super().__init__(config, seed=seed)
+        self.seed = seed
+        self.memory = Memory()
+        self.served: list[Callable[[], object]] = []
+        self.octets = 0
+        self.receivers: dict[int, Receiver] = {}
+        self._context: Context | None = None
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._before = dict.fromkeys(_COUNTERS, 0)
+
+    def watch(self, context: Context) -> None:
+        """Lets the model follow the streams and regions of a context, which must have none yet."""
+        self._context = context
+        # An attribute of this context alone.
+        context.kinds = {Stream: _Stream, MR: _Region}  # type: ignore[misc]
+        self._before = {name: context.registers.read(name) for name in _COUNTERS}
+
+    def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
+        assert self._context is not None
+        super().send(stream, sequence, octets, error=error)
+        placed = self._expect(self.receivers[stream], stream, octets)
+        while self.sending:
+            self.run(_CYCLES)
+        self._context.settle()
+        self._compare(stream, placed)
+        receiver = self.receivers[stream]
+        if receiver.observe is not None:
+            for event in receiver.delivered:
+                receiver.observe(event)
+        receiver.delivered.clear()
+        for each in list(self.served):
+            each()
+
+    # -- the model --------------------------------------------------------------------------------
+
+    def _expect(self, receiver: Receiver, stream: int, octets: bytes) -> list[tuple[Placed, bytes]]:
+        """Gives a packet to the model; returns what the model has placed."""
+        placed = []
+        for fpdu in receiver.mpa.receive(octets) or receiver.mpa.close():
+            receiver.frames += 1
+            length = fpdu.length if isinstance(fpdu, LlpError) else len(fpdu.ulpdu)
+            if receiver.sink.error is not None:
+                break
+            if (length + 9) // 4 > self.config.longest_fpdu:  # with its length, PAD and CRC
+                header = b"" if isinstance(fpdu, LlpError) else fpdu.ulpdu
+                raise Differs(f"an FPDU of {length} octets does not fit the device: {header!r}")
+            if isinstance(fpdu, LlpError):
+                receiver.sink.fail(fpdu)
+                self._fail(receiver, fpdu.number, fpdu.header, fpdu.length)
+            else:
+                placed += self._segment(receiver, stream, fpdu)
+        return placed
+
+    def _segment(self, receiver: Receiver, stream: int, fpdu: Fpdu) -> list[tuple[Placed, bytes]]:
+        placed = []
+        for event in receiver.sink.receive(fpdu.ulpdu):
+            match event:
+                case Placed():
+                    self._counts["PLACED_SEGMENTS"] += 1
+                    self._counts["PLACED_OCTETS_LO"] += event.length
+                    self.octets += event.length
+                    placed.append((event, fpdu.ulpdu[event.header.size :]))
+                case Delivered():
+                    self._counts["DELIVERED"] += 1
+                    receiver.expected.append((completion_of(stream, event, 0), event))
+                case DdpError():
+                    header = fpdu.ulpdu[: header_length(fpdu.ulpdu)]
+                    self._fail(receiver, event.number, header, len(fpdu.ulpdu))
+        return placed
+
+    def _fail(self, receiver: Receiver, number: ErrorNumber, header: bytes, length: int) -> None:
+        self._counts["ERRORS"] += 1
+        receiver.error = number, header, length
+
+    # -- the comparison ---------------------------------------------------------------------------
+
+    def _compare(self, stream: int, placed: list[tuple[Placed, bytes]]) -> None:
+        """Compares memory after a packet; completions and errors were compared as they came."""
+        assert self._context is not None
+        owner = self._context.streams[stream]
+        assert isinstance(owner, _Stream)
+        for event, payload in placed:
+            if not payload:
+                continue
+            view, start = owner.memory_of(event)
+            if view is not None and view[start : start + len(payload)] != payload:
+                self.differ(stream, f"the octets of {event.header}", payload.hex(), "others")
+        receiver = self.receivers[stream]
+        if receiver.expected:
+            self.differ(stream, "completions", receiver.expected[0][0], "none")
+        if receiver.error is not None:
+            self.differ(stream, "errors", receiver.error, "none")
+
+    def differ(self, stream: int, what: str, expected: object, got: object) -> None:
+        frames = self.receivers[stream].frames if stream in self.receivers else 0
+        raise Differs(
+            f"gateware and golden model differ in {what} of stream {stream} at FPDU {frames},"
+            f" seed {self.seed}, cycle {self.cycle}: expected {expected}, got {got}"
+        )
+
+    def compare_counters(self) -> None:
+        """Compares the counters of the device with those of the model."""
+        assert self._context is not None
+        for name, count in self._counts.items():
+            got = (self._context.registers.read(name) - self._before[name]) % (1 << 32)
+            if got != count % (1 << 32):
+                raise Differs(
+                    f"gateware and golden model differ in {name}, seed {self.seed}:"
+                    f" expected {count}, got {got}"
+                )
+
+
+class _Stream(Stream):
+    """A stream that the model follows."""
+
+    def __init__(
+        self, *arguments: Any, crc: bool = True, markers: bool = False, **named: Any
+    ) -> None:
+        super().__init__(*arguments, crc=crc, markers=markers, **named)
+        sim = self._sim
+        sink = DataSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
+        for qn in self.queues:
+            sink.open_queue(qn)
+        sim.receivers[self.number] = Receiver(MpaReceiver(crc=crc, markers=markers), sink)
+
+    @property
+    def _sim(self) -> LockStep:
+        sim = self.context.transport
+        assert isinstance(sim, LockStep)
+        return sim
+
+    def post_recv(self, buffer: object, qn: int = 0, **named: Any) -> int:
+        msn = super().post_recv(buffer, qn, **named)
+        posted = next(reversed(self._posted.values()))
+        self._sim.receivers[self.number].sink.post(qn, posted.length)
+        return msn
+
+    def memory_of(self, event: Placed) -> tuple[memoryview | None, int]:
+        """Returns the memory that a segment was placed in, and where; None if it is given back."""
+        header = event.header
+        if isinstance(header, TaggedHeader):
+            region = self.context.tags[header.stag]
+            return region.mapping.memory.view, header.to - region.to
+        for posted in self._posted.values():
+            if (posted.qn, posted.msn) == (header.qn, header.msn):
+                mapping = posted.region.mapping if posted.region else posted.mapping
+                assert mapping is not None
+                return mapping.memory.view, posted.offset * bool(posted.region) + header.mo
+        return None, 0  # its completion was compared with all octets of the message
+
+    def complete(self, completion: Completion) -> None:
+        sim, receiver = self._sim, self._sim.receivers[self.number]
+        if not receiver.expected:
+            sim.differ(self.number, "completions", "none", completion)
+        expected, event = receiver.expected.popleft()
+        posted = self._posted.get(completion.cookie)
+        cookie = completion.cookie if posted is not None else expected.cookie
+        if completion != replace(expected, phase=completion.phase, cookie=cookie):
+            sim.differ(self.number, "completions", expected, completion)
+        if posted is not None and posted.length:
+            mapping = posted.region.mapping if posted.region else posted.mapping
+            assert mapping is not None
+            start = posted.offset * bool(posted.region)
+            if mapping.memory.view[start : start + event.length] != event.message:
+                sim.differ(self.number, f"message {event.header}", event.message, "others")
+        receiver.delivered.append(event)
+        super().complete(completion)
+
+    def fail(self, event: ErrorEvent) -> None:
+        sim, receiver = self._sim, self._sim.receivers[self.number]
+        if receiver.error is None:
+            sim.differ(self.number, "errors", "none", event)
+        else:
+            number, header, length = receiver.error
+            receiver.error = None
+            if (event.number, event.header, event.length) != (number, header, length):
+                sim.differ(self.number, "errors", (number, header, length), event)
+        super().fail(event)
+
+    def _disable(self) -> None:
+        super()._disable()
+        for gone in self._sim.memory.revoke_stream(self.number):
+            self._sim.memory.forget(gone.stag)
+
+
+class _Region(MR):
+    """A region that the model follows."""
+
+    def _enter(self, stag: int) -> None:
+        super()._enter(stag)
+        self._memory.register(
+            Region(
+                stag=stag,
+                to=self.to,
+                length=self.length,
+                access=reduce(or_, (_REMOTE[right] for right in _REMOTE if right & self.access)),
+                pd=None if self.stream is not None else self.pd.number,
+                stream=self.stream.number if self.stream is not None else None,
+            )
+        )
+
+    @property
+    def _memory(self) -> Memory:
+        sim = self.pd.context.transport
+        assert isinstance(sim, LockStep)
+        return sim.memory
+
+    def disabling(self) -> Steps[None]:
+        yield from super().disabling()
+        if self._stag is not None:
+            self._memory.revoke(self._stag)
+            self._memory.forget(self._stag)

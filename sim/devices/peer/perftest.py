@@ -1,0 +1,135 @@
+"""perftest's server: ``ib_send_bw``, ``ib_write_bw`` and ``ib_read_lat`` with rdma_cm (``-R``).
+
+A client opens two connections. On the first one, both sides exchange messages of the same kind:
+version, sizes of buffers, MTU, and the names of buffers; the same messages later serve to wait for
+each other. The second connection carries the test. A client that sends waits for credit: the server
+writes how many messages it has received into a word of the client's memory.
+
+perftest fills its buffer at random, and each message has the same octets of it. So a message is
+checked by comparing it with the others; octets that came only once stay unchecked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+
+from ....sw_driver.cm import Listener
+from ....sw_driver.cm.errors import Disconnected
+from ....sw_driver.rdmap.wire import Queue, ReadRequest
+from ....sw_driver.verbs.pd import MR, PD, Access
+from ...model.ddp import TaggedHeader
+from ...model.events import Delivered
+from .channel import Channel, Tally
+from .node import Node
+
+#: LID, outstanding reads, QPN, PSN, rkey, address, GID, SRQ, index of the GID.
+_NAME = struct.Struct(">4iI4xQ16sIi")
+#: Octets of the messages of the first connection and of the test, and the depth of the receives.
+CONTROL, SIZE, DEPTH = 64, 65536, 64
+#: Octets of the buffer that a client may write and read: the most that perftest's ``-a`` uses.
+_BUFFER = 1 << 23
+_OUTSTANDING = 16
+
+
+class Test:
+    """Counts and compares the messages of a client on the second connection."""
+
+    def __init__(self, pd: PD) -> None:
+        self.memory = bytearray(_BUFFER)
+        self.region: MR = pd.register(
+            self.memory, Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+        )
+        #: How often each content came, by a digest, and its octets.
+        self._contents: Counter[tuple[int, int, int]] = Counter()
+        self.sent = self.written = self.read = self.octets = 0
+        #: How many messages the client knows to be received, and where the client keeps the number.
+        self.credit = 0
+        self.client: tuple[int, int] | None = None
+
+    def name(self) -> bytes:
+        """Returns the name of the buffer, as the client gets it."""
+        return _NAME.pack(0, _OUTSTANDING, 1, 0, self.region.stag, self.region.to, bytes(16), 0, 0)
+
+    def observe(self, event: Delivered) -> None:
+        """Counts a message of the client, and compares it with earlier ones."""
+        header = event.header
+        if isinstance(header, TaggedHeader):
+            self.written += 1
+            start = event.begin - self.region.to
+            content = bytes(self.memory[start : start + event.length])
+            self._contents[start, event.length, hash(content)] += 1
+        elif header.qn == Queue.READ_REQUEST:
+            self.read += 1
+            request = ReadRequest.decode(event.message or b"")
+            self.octets += request.length
+            return
+        elif header.qn == Queue.SEND:
+            self.sent += 1
+            self._contents[-1, event.length, hash(event.message)] += 1
+        else:
+            return
+        self.octets += event.length
+
+    def finish(self, tally: Tally) -> None:
+        """Adds the test to a tally."""
+        tally.messages, tally.octets = self.sent + self.written + self.read, self.octets
+        places = Counter((start, octets) for start, octets, _ in self._contents)
+        for (start, octets), contents in places.items():
+            if start >= 0 and contents > 1:
+                tally.errors.append(
+                    f"{contents} different messages of {octets} octets were written"
+                )
+        once = [octets for (_, octets, _), times in self._contents.items() if times == 1]
+        tally.unchecked = sum(once)
+
+
+async def serve(control: Channel, node: Node, listener: Listener, tally: Tally) -> None:
+    """Serves one client, whose first connection is there, until it has closed both."""
+    while len(message := await control.message()) != _NAME.size:
+        control.send(message)  # version and sizes: this side has the same
+    test = Test(node.pd)
+    second = Channel(node.sim, SIZE, DEPTH)
+    try:
+        control.send(message)
+        endpoint = await node.accept(await listener.request(60), second)
+        receiver = node.sim.receivers[endpoint.qp.stream.number]
+        receiver.observe = test.observe
+        await _follow(control, second, test, tally)
+        if (reason := await second.over()) is not None:
+            tally.errors.append(str(reason))
+        await node.end(second)
+    finally:
+        second.close()
+        test.finish(tally)
+        test.region.close()
+
+
+async def _follow(control: Channel, second: Channel, test: Test, tally: Tally) -> None:
+    """Answers the first connection, and gives credit on the second one."""
+    said: list[int] = []
+
+    def give_credit() -> None:
+        second.messages.clear()
+        if test.sent > test.credit and test.client is not None and not second.endpoint.ended:
+            test.credit = test.sent
+            second.write(test.credit.to_bytes(4, "little"), *test.client)
+
+    second.sim.served.append(give_credit)
+    try:
+        while True:
+            message = await control.message(None)
+            if len(message) == _NAME.size:
+                *_, stag, to, _, _, _ = _NAME.unpack(message)
+                test.client = stag, to
+                control.send(test.name())
+            else:
+                said.append(int.from_bytes(message, "big"))
+                control.send(message)
+    except Disconnected:
+        pass
+    finally:
+        second.sim.served.remove(give_credit)
+    # A client that writes says at the end how long a message was, and how many there were.
+    if test.written and said[:2] != [test.octets // test.written, test.written]:
+        tally.errors.append(f"the client speaks of {said[:2]}, not of {test.written} messages")

@@ -1,0 +1,124 @@
+"""Serves clients, and is a client of a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ....sw_driver.cm import ConnectRequest, Listener
+from . import messages, perftest, rping
+from .channel import Channel, Tally
+from .node import Node, Report
+
+
+class _Program(NamedTuple):
+    """A server: octets and number of its receive buffers, and its function."""
+
+    size: int
+    depth: int
+    serve: Callable[[Channel, Tally], Awaitable[None]]
+
+
+_PROGRAMS = {
+    "rping": _Program(rping.SIZE, rping.DEPTH, rping.serve),
+    "sink": _Program(messages.SIZE, messages.DEPTH, messages.sink),
+    "echo": _Program(messages.SIZE, messages.DEPTH, messages.echo),
+}
+
+
+#: The names of the servers and of the clients.
+SERVERS = ("rping", "perftest", "sink", "echo")
+CLIENTS = ("rping", "send", "echo")
+
+
+async def serve(
+    node: Node,
+    name: str,
+    host: str,
+    port: int,
+    *,
+    count: int | None,
+    report: Report,
+    listening: Callable[[int], object],
+) -> None:
+    """Serves ``count`` peers, or until it is cancelled.
+
+    Parameters
+    ----------
+    name
+        rping, perftest, sink or echo.
+    host, port
+        The address at which to listen; port 0: a free one.
+    report
+        Takes the tally of each connection, at its end.
+    listening
+        Takes the port, once peers can connect.
+    """
+    async with Listener(node.pd, host, port) as listener:
+        listening(listener.port)
+        async with asyncio.TaskGroup() as group:
+            begun = 0
+            while count is None or begun < count:
+                request = await listener.request()
+                begun += 1
+                if (
+                    name == "perftest"
+                ):  # its second connection must not be taken for another's first
+                    await _session(node, name, listener, request, report)
+                else:
+                    group.create_task(_session(node, name, listener, request, report))
+
+
+async def _session(
+    node: Node, name: str, listener: Listener, request: ConnectRequest, report: Report
+) -> None:
+    """Serves one peer."""
+    address = request.peer
+    peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
+    tally = Tally(name, peer)
+    program = _PROGRAMS.get(name)
+    channel = (
+        Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
+        if program is None
+        else Channel(node.sim, program.size, program.depth)
+    )
+    with node.measured(tally):
+        try:
+            await node.accept(request, channel)
+            if program is None:
+                await perftest.serve(channel, node, listener, tally)
+            else:
+                await program.serve(channel, tally)
+            await node.end(channel)
+        finally:
+            channel.close()
+    report(tally)
+
+
+async def run_client(
+    node: Node, name: str, host: str, port: int, *, count: int, size: int
+) -> Tally:
+    """Is a client of a server.
+
+    Parameters
+    ----------
+    name
+        rping; send, for a sink; or echo.
+    count, size
+        How many messages are sent, or turns of rping made, and octets of each.
+    """
+    tally = Tally(name, f"{host}:{port}")
+    program = _PROGRAMS["sink" if name == "send" else name]
+    channel = Channel(node.sim, program.size, program.depth)
+    try:
+        await node.connect(host, port, channel)
+        with node.measured(tally):
+            if name == "rping":
+                await rping.run(channel, tally, count, size)
+            else:
+                await messages.send(channel, tally, count, size, echoed=name == "echo")
+            await node.end(channel)
+    finally:
+        channel.close()
+    return tally

@@ -1,0 +1,216 @@
+"""Tests of the peers: two ends of this project over loopback; octets of real peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_rnic.cli.app import app
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.peer import perftest, rping
+from ddp_rnic.sim.devices.peer.channel import Channel, Tally
+from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
+from ddp_rnic.sim.devices.peer.node import Node
+from ddp_rnic.sim.devices.peer.record import Recorder
+from ddp_rnic.sim.devices.peer.serve import run_client, serve
+from ddp_rnic.sw_driver.rdmap import Opcode
+from typer.testing import CliRunner
+
+#: What rping of rdma-core 44 had in its buffer, as it printed that.
+RPING = [
+    rb"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\]^_`abcdefghijklmnopqr" + b"\0",
+    rb"rdma-ping-1: BCDEFGHIJKLMNOPQRSTUVWXYZ[\]^_`abcdefghijklmnopqrs" + b"\0",
+]
+#: The messages of a client of perftest 4.5 until its second connection: version, sizes of the
+#: buffer and of a cache line, MTU, and an empty name.
+PERFTEST = [b"6.06" + bytes(12), b"\0\0\x10\0", b"\0\0\0\x40", b"3\0", bytes(56)]
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with Node() as node:
+        yield node
+
+
+Client = Callable[[int], Awaitable[object]]
+
+
+def talk(node: Node, server: str, *clients: Client) -> list[Tally]:
+    """Serves clients one after the other; returns the tallies of the server."""
+    tallies: list[Tally] = []
+
+    async def both() -> None:
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(
+            serve(
+                node, server, "127.0.0.1", 0,
+                count=len(clients), report=tallies.append, listening=port.set_result,
+            )
+        )  # fmt: skip
+        for client in clients:
+            await client(await port)
+        await asyncio.wait_for(serving, 60)
+
+    asyncio.run(both())
+    return tallies
+
+
+def client(node: Node, name: str, count: int, size: int, into: list[Tally]) -> Client:
+    async def run(port: int) -> None:
+        into.append(await run_client(node, name, "127.0.0.1", port, count=count, size=size))
+
+    return run
+
+
+def test_rping_has_the_octets_of_the_real_one() -> None:
+    assert [rping.pattern(turn, 64) for turn in range(2)] == RPING
+    assert rping.pattern(58, 30)[14:18] == b"ABCD"
+    assert rping.pattern(12, 5) == b"rdma\0"
+
+
+@pytest.mark.parametrize("settings", [{}, {"crc": False}, {"markers": True}])
+def test_rping_verifies_both_ways(settings: dict[str, Any]) -> None:
+    with Node(**settings) as node:
+        ours: list[Tally] = []
+        theirs = talk(node, "rping", *(client(node, "rping", 3, size, ours) for size in (1, 5000)))
+    for tally in (*ours, *theirs):
+        assert tally.verified and tally.messages == 3, tally
+    assert [tally.octets for tally in ours] == [6, 30000]
+
+
+def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
+    ours: list[Tally] = []
+    theirs = talk(node, "sink", client(node, "send", 100, 70, ours))
+    theirs += talk(node, "echo", client(node, "echo", 3, 60000, ours))
+    assert all(tally.verified for tally in (*ours, *theirs))
+    assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
+
+
+def test_messages_of_unknown_content_are_not_verified(node: Node) -> None:
+    async def send(port: int) -> None:
+        channel = Channel(node.sim, 64, 4)
+        await node.connect("127.0.0.1", port, channel)
+        channel.send(b"anything")
+        await node.end(channel)
+
+    (tally,) = talk(node, "sink", send)
+    assert (tally.unchecked, tally.errors, tally.verified) == (8, [], False)
+
+
+def test_a_peer_that_is_not_rping_is_told_apart(node: Node) -> None:
+    async def send(port: int) -> None:
+        channel = Channel(node.sim, 64, 4)
+        await node.connect("127.0.0.1", port, channel)
+        channel.send(b"hello")
+        await channel.over()
+        channel.close()
+
+    (tally,) = talk(node, "rping", send)
+    assert tally.errors == ["a message of rping has 16 octets, not 5: is this rping?"]
+
+
+async def perftest_client(node: Node, port: int, kind: str, count: int, size: int) -> None:
+    """Is a client of perftest."""
+    control, second = Channel(node.sim, 64, 16), Channel(node.sim, 64, 16)
+    credit = bytearray(4)
+    await node.connect("127.0.0.1", port, control)
+
+    async def exchange(message: bytes) -> bytes:
+        control.send(message)
+        return await control.message()
+
+    for message in PERFTEST:
+        assert await exchange(message) == message
+    await node.connect("127.0.0.1", port, second)
+    with node.pd.register(credit) as region:
+        name = perftest._NAME.pack(0, 1, 2, 3, region.stag, region.to, bytes(16), 0, 0)
+        *_, stag, to, _, _, _ = perftest._NAME.unpack(await exchange(name))
+        content = bytes(range(256)) * (size // 256)
+        for turn in range(count):
+            if kind == "read":
+                assert await second.read(size, stag, to) == bytes(size)
+            elif kind == "write":
+                second.write(content, stag, to)
+            else:
+                second.send(content)
+                while credit[0] <= turn:
+                    await asyncio.sleep(0.01)
+        await exchange(name)
+        if kind == "write":
+            for number in (size, count, 0, 0, 0):
+                await exchange(number.to_bytes(8, "big"))
+        await asyncio.gather(node.end(second), node.end(control))
+
+
+@pytest.mark.parametrize("kind", ["send", "write", "read"])
+def test_perftest_is_served(node: Node, kind: str) -> None:
+    async def run(port: int) -> None:
+        await perftest_client(node, port, kind, 5, 4096)
+
+    (tally,) = talk(node, "perftest", run)
+    assert tally.verified, tally
+    assert (tally.messages, tally.octets) == (5, 5 * 4096)
+
+
+def test_a_recording_plays_in_rnic_sim(tmp_path: Path) -> None:
+    path = tmp_path / "session.pcap"
+    with Recorder(path) as recorder, Node(recorder=recorder) as node:
+        talk(node, "rping", client(node, "rping", 3, 3000, []))
+    result = CliRunner().invoke(app, ["sim", str(path)])
+    assert result.exit_code == 0, result.output
+    # Two messages and a Read Request or a Read Response of each side in each turn, and a Write.
+    assert "agree: RTL and golden model agree on" in result.output
+    # Both ends are recorded here.
+    assert f" {2 * 3 * 7} messages delivered" in result.output, result.output[-300:]
+
+
+@pytest.mark.parametrize("at", [4, 30])
+def test_a_difference_between_gateware_and_model_is_found(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """The gateware gets another packet than the model: with another opcode, or another payload."""
+    plain = SimTransport.send
+
+    def damaged(
+        self: SimTransport, stream: int, sequence: int, octets: bytes, **named: bool
+    ) -> None:
+        changed = bytearray(octets)
+        changed[at] ^= 1
+        plain(self, stream, sequence, bytes(changed), **named)
+
+    with Node(crc=False) as node:
+        monkeypatch.setattr(SimTransport, "send", damaged)
+        (tally,) = talk(node, "sink", client(node, "send", 1, 100, []))
+        assert len(tally.differences) == 1 and not tally.verified
+        assert "gateware and golden model differ" in tally.differences[0]
+        assert "FPDU 1, seed 1, cycle" in tally.differences[0]
+        monkeypatch.undo()
+
+
+def test_an_error_of_the_peer_is_the_models_too(node: Node) -> None:
+    async def write(port: int) -> None:
+        channel = Channel(node.sim, 64, 4)
+        await node.connect("127.0.0.1", port, channel)
+        channel.qp.post_send(Opcode.RDMA_WRITE, b"octets", stag=0x12345, to=0)
+        reason = await channel.over()
+        assert "Invalid STag" in str(reason)
+        channel.close()
+
+    (tally,) = talk(node, "sink", write)
+    assert tally.differences == [] and "Invalid STag" in tally.errors[0]
+
+
+def test_counters_that_differ_are_found() -> None:
+    with Node() as node:
+        node.sim._counts["DELIVERED"] += 1
+        with pytest.raises(Differs, match="differ in DELIVERED, seed 1: expected 1, got 0"):
+            node.sim.compare_counters()
+
+
+def test_the_model_forgets_what_has_ended(node: Node) -> None:
+    talk(node, "rping", client(node, "rping", 5, 100, []))
+    assert isinstance(node.sim, LockStep)
+    assert not list(node.sim.memory) and not node.sim.served

@@ -1,0 +1,101 @@
+"""The golden model sends what captures' senders sent. Kernels are the judges, where captures of
+theirs lie beside the project; the generated workload has senders that err on purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from ddp_rnic.cli import app, outcome
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
+from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.header import Header, TaggedHeader
+from ddp_rnic.sim.replay.sending import Sent, send
+from typer.testing import CliRunner
+
+WORKLOAD = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
+SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
+KERNELS = sorted([*SHARED.glob("iwarp/*/*.pcap"), *SHARED.glob("interop/*.pcap"),
+                  *SHARED.glob("sctp/*.pcap"), *SHARED.glob("synthetic/*.pcap")])  # fmt: skip
+
+
+def traffic(path: Path) -> Traffic:
+    captured = read_capture(path)
+    return with_sctp(traffic_of(captured), captured.sctp, RnicConfig())
+
+
+def differences(results: list[Sent]) -> list[str]:
+    return [
+        f"{difference.what}, {difference.where}"
+        for each in results
+        for difference in each.differences
+    ]
+
+
+@pytest.mark.skipif(not KERNELS, reason="needs the captures of real stacks beside the project")
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_kernels_sent_is_what_the_model_sends(path: Path) -> None:
+    results = send(traffic(path))
+    assert sum(each.segments for each in results) > 0
+    assert not differences(results) and not any(each.left_out for each in results)
+
+
+def test_a_sender_that_errs_differs_where_it_errs() -> None:
+    """Every segment that is sound by the workload's own list agrees."""
+    found = traffic(WORKLOAD)
+    results = send(found)
+    bad = set(differences(results))
+    assert sum(each.segments for each in results) + sum(each.left_out for each in results) == len(
+        found.arrivals
+    )
+    assert 0 < len(bad) < 10
+    for arrival in found.arrivals:
+        at = [where for where in bad if f"frame {arrival.frame}," in where]
+        if not arrival.digest_is_good:
+            assert at, arrival
+
+
+def within(header: Header, tagged: bool) -> bool:
+    """Decides whether a segment has another one beside it in its message."""
+    if isinstance(header, TaggedHeader):
+        return tagged and not header.last
+    return not tagged and header.mo > 0
+
+
+@pytest.mark.parametrize(
+    ("tagged", "octet", "bit"),
+    [(True, 2, 1), (True, 2, 0x10), (True, 15, 4), (False, 2, 2), (False, 15, 1), (False, 19, 8)],
+    ids=["version", "reserved", "TO", "untagged version", "MSN", "MO"],
+)
+def test_a_changed_bit_within_a_message_is_found(tagged: bool, octet: int, bit: int) -> None:
+    """The FPDU's CRC is right for the changed octets: its sender has sent it like that."""
+    found = traffic(WORKLOAD)
+    arrival = next(
+        each
+        for each in found.arrivals
+        if not each.stream.markers and each.stream.crc and each.digest_is_good
+        and within(decode_segment(each.ulpdu)[0], tagged)
+    )  # fmt: skip
+    raw = bytearray(arrival.raw)
+    raw[octet] ^= bit
+    raw[-4:] = google_crc32c.value(bytes(raw[:-4])).to_bytes(4, "little")
+    changed = replace(arrival, raw=bytes(raw))
+    arrivals = tuple(changed if each is arrival else each for each in found.arrivals)
+    before, after = send(found), send(replace(found, arrivals=arrivals))
+    left_out = [sum(each.left_out for each in results) for results in (before, after)]
+    assert differences(after) != differences(before) or left_out[1] > left_out[0]
+
+
+def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send"])
+    assert run.exit_code == outcome.DIFFERS, run.output
+    assert "sent by the golden model" in run.stdout
+    assert "difference in an FPDU at frame" in run.stdout
+    run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--waves"])
+    assert run.exit_code == outcome.BAD_INPUT, run.output
+    assert "--send runs no gateware" in run.stderr

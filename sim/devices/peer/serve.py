@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ....examples.nvme_target import Disk
 from ....sw_driver.cm import ConnectRequest, Listener
-from . import messages, perftest, rping
+from . import disk, messages, perftest, rping
 from .channel import Channel, Tally
 from .node import Node, Report
 
@@ -28,7 +29,7 @@ _PROGRAMS = {
 
 
 #: The names of the servers and of the clients.
-SERVERS = ("rping", "perftest", "sink", "echo")
+SERVERS = ("rping", "perftest", "sink", "echo", "nvme")
 CLIENTS = ("rping", "send", "echo")
 
 
@@ -41,13 +42,16 @@ async def serve(
     count: int | None,
     report: Report,
     listening: Callable[[int], object],
+    size: int = 0,
 ) -> None:
     """Serves ``count`` peers, or until it is cancelled.
 
     Parameters
     ----------
     name
-        rping, perftest, sink or echo.
+        rping, perftest, sink, echo or nvme.
+    size
+        nvme: octets of the disk.
     host, port
         The address at which to listen; port 0: a free one.
     report
@@ -55,6 +59,7 @@ async def serve(
     listening
         Takes the port, once peers can connect.
     """
+    drive = Disk(size, disk.NAME) if name == "nvme" else None
     async with Listener(node.pd, host, port) as listener:
         listening(listener.port)
         async with asyncio.TaskGroup() as group:
@@ -62,9 +67,10 @@ async def serve(
             while count is None or begun < count:
                 request = await listener.request()
                 begun += 1
-                if (
-                    name == "perftest"
-                ):  # its second connection must not be taken for another's first
+                if drive is not None:
+                    group.create_task(_queue(node, drive, request, report))
+                elif name == "perftest":
+                    # Its second connection must not be taken for another's first.
                     await _session(node, name, listener, request, report)
                 else:
                     group.create_task(_session(node, name, listener, request, report))
@@ -74,9 +80,7 @@ async def _session(
     node: Node, name: str, listener: Listener, request: ConnectRequest, report: Report
 ) -> None:
     """Serves one peer."""
-    address = request.peer
-    peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
-    tally = Tally(name, peer)
+    tally = Tally(name, _address(request))
     program = _PROGRAMS.get(name)
     channel = (
         Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
@@ -94,6 +98,18 @@ async def _session(
         finally:
             channel.close()
     report(tally)
+
+
+async def _queue(node: Node, drive: Disk, request: ConnectRequest, report: Report) -> None:
+    """Serves one queue of a host of the disk."""
+    tally = Tally("nvme", _address(request))
+    await disk.attach(node, drive, request, tally)
+    report(tally)
+
+
+def _address(request: ConnectRequest) -> str:
+    address = request.peer
+    return ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
 
 
 async def run_client(

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from ddp_rnic.cli.app import app
 from ddp_rnic.sim.devices.live import SimTransport
-from ddp_rnic.sim.devices.peer import perftest, rping
+from ddp_rnic.sim.devices.peer import disk, perftest, rping
 from ddp_rnic.sim.devices.peer.channel import Channel, Tally
 from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
 from ddp_rnic.sim.devices.peer.serve import run_client, serve
 from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.tests.test_nvme_target import CONNECT, names, queue
 from typer.testing import CliRunner
 
 #: What rping of rdma-core 44 had in its buffer, as it printed that.
@@ -38,7 +39,7 @@ def node() -> Iterator[Node]:
 Client = Callable[[int], Awaitable[object]]
 
 
-def talk(node: Node, server: str, *clients: Client) -> list[Tally]:
+def talk(node: Node, server: str, *clients: Client, size: int = 0) -> list[Tally]:
     """Serves clients one after the other; returns the tallies of the server."""
     tallies: list[Tally] = []
 
@@ -47,7 +48,7 @@ def talk(node: Node, server: str, *clients: Client) -> list[Tally]:
         serving = asyncio.create_task(
             serve(
                 node, server, "127.0.0.1", 0,
-                count=len(clients), report=tallies.append, listening=port.set_result,
+                count=len(clients), report=tallies.append, listening=port.set_result, size=size,
             )
         )  # fmt: skip
         for client in clients:
@@ -214,3 +215,28 @@ def test_the_model_forgets_what_has_ended(node: Node) -> None:
     talk(node, "rping", client(node, "rping", 5, 100, []))
     assert isinstance(node.sim, LockStep)
     assert not list(node.sim.memory) and not node.sim.served
+
+
+def test_a_disk_keeps_what_a_host_writes_in_lock_step(node: Node) -> None:
+    octets = bytes(range(256)) * 64
+
+    async def use(port: int) -> None:
+        admin = await queue(node.pd, port, 0)
+        _, number, _ = await admin.fabrics(CONNECT, data=names(0xFFFF, disk.NAME))
+        one = await queue(node.pd, port, 1)
+        await one.fabrics(CONNECT, (42, "<H", 1), data=names(number, disk.NAME))
+        first, blocks = (40, "<Q", 3), (48, "<H", 31)
+        assert (await one.command(1, first, blocks, namespace=1, data=octets))[0] == 0
+        found = await one.command(2, first, blocks, namespace=1, space=len(octets))
+        assert found == (0, 0, octets)
+        for each in (one, admin):
+            await each.endpoint.disconnect()
+
+    async def nothing(port: int) -> None:
+        """Stands for the second queue, which the first client opens."""
+
+    tallies = talk(node, "nvme", use, nothing, size=1 << 20)
+    counts = sorted((tally.messages, tally.octets, tally.unchecked) for tally in tallies)
+    # Connect; and Connect, a write and a read. The data of Connect has 1,024 octets.
+    assert counts == [(1, 1024, 1024), (3, 33792, 33792)]
+    assert not any(tally.errors or tally.differences or tally.verified for tally in tallies)

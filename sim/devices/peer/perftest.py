@@ -180,7 +180,7 @@ async def run(
         with node.pd.register(credit) as region:
             name = _NAME.pack(0, 1, 1, 0, region.stag, region.to, bytes(16), 0, 0)
             # The last of these only waits for the server.
-            for _ in range(4 if kind == "send" else 3):
+            for _ in range(3 if kind == "write" else 4):
                 *_, stag, to, _, _, _ = _NAME.unpack(await exchange(name))
             await _test(second, tally, kind, count, size, (stag, to), credit)
             await exchange(name)

@@ -312,14 +312,19 @@ class Precedence(wiring.Component):
         # For the first segment after a restart, nothing of the stream's past counts.
         m.d.comb += stopped.eq(state.full & ~entry.found.first)
         waits = self._keep(m, begins, entry, state, stopped, kept, leaves, done, stores, becomes)
-        m.d.comb += self.busy.eq((valid.any() & moves) | (begins & ~waits) | self.failed.valid)
+        # Registers for the wires to the queue of failures, which lies near Commit.
+        fails, failing = Signal(), Signal(16, reset_less=True)
+        m.d.sync += [
+            fails.eq(stores & becomes.full & ~stopped), failing.eq(entry.entry.stream)]
+        m.d.comb += self.busy.eq(
+            (valid.any() & moves) | (begins & ~waits) | fails | self.failed.valid)
 
         m.d.comb += [
             write.en.eq(stores),
             write.addr.eq(number),
             write.data.eq(becomes),
-            failures.i.valid.eq(stores & becomes.full & ~stopped),
-            failures.i.payload.eq(entry.entry.stream),
+            failures.i.valid.eq(fails),
+            failures.i.payload.eq(failing),
         ]
         with m.If(stores):
             m.d.sync += [latest.eq(becomes), latest_stream.eq(number), known.eq(1)]

@@ -92,7 +92,7 @@ def serve_command(
 @peer.command("run")
 @exits()
 def run_command(
-    program: Annotated[str, typer.Argument(help="rping, send or echo.")],
+    program: Annotated[str, typer.Argument(help="rping, send, write, read, sink or echo.")],
     address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
     count: Annotated[int, typer.Option(min=1, help="Messages, or turns of rping.")] = 10,
     size: Annotated[int, typer.Option(min=1, max=65536, help="Octets of a message.")] = 64,
@@ -102,7 +102,7 @@ def run_command(
     pcap: Pcap = None,
     as_json: Json = False,
 ) -> None:
-    """Be a client: of rping -s, of a sink (send), or of an echo.
+    """Be a client of rping -s, of ib_send_bw, ib_write_bw or ib_read_lat with -R, or of a sink.
 
     Exit code 0: no error. 1: an error, or gateware and golden model differ. 2: bad input.
     3: a tool is missing. 130: interrupted.

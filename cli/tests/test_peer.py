@@ -28,7 +28,10 @@ def rnic(*arguments: str) -> Result:
             ["serve", "ping"],
             "the server must be one of rping, perftest, sink, echo, nvme, not 'ping'",
         ),
-        (["run", "perftest", "a:1"], "the client must be one of rping, send, echo, not 'perftest'"),
+        (
+            ["run", "perftest", "a:1"],
+            "the client must be one of rping, send, write, read, sink, echo, not 'perftest'",
+        ),
         (["run", "rping", "localhost"], "an address must be HOST:PORT, such as"),
         (["serve", "echo", "--listen", "a:99999"], "an address must be HOST:PORT, such as"),
         (["serve", "echo", "--width", "65"], "--width must be one of 64, 128, 256, 512, not 65"),

@@ -30,7 +30,7 @@ _PROGRAMS = {
 
 #: The names of the servers and of the clients.
 SERVERS = ("rping", "perftest", "sink", "echo", "nvme")
-CLIENTS = ("rping", "send", "echo")
+CLIENTS = ("rping", *perftest.KINDS, "sink", "echo")
 
 
 async def serve(
@@ -76,17 +76,20 @@ async def serve(
                     group.create_task(_session(node, name, listener, request, report))
 
 
+def _channel(node: Node, program: _Program | None) -> Channel:
+    """Returns the channel of a program, or the first one of perftest."""
+    if program is None:
+        return Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
+    return Channel(node.sim, program.size, program.depth)
+
+
 async def _session(
     node: Node, name: str, listener: Listener, request: ConnectRequest, report: Report
 ) -> None:
     """Serves one peer."""
     tally = Tally(name, _address(request))
     program = _PROGRAMS.get(name)
-    channel = (
-        Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
-        if program is None
-        else Channel(node.sim, program.size, program.depth)
-    )
+    channel = _channel(node, program)
     with node.measured(tally):
         try:
             await node.accept(request, channel)
@@ -120,17 +123,20 @@ async def run_client(
     Parameters
     ----------
     name
-        rping; send, for a sink; or echo.
+        rping; a test of perftest: send, write or read; or the server of messages: sink or echo.
     count, size
         How many messages are sent, or turns of rping made, and octets of each.
     """
     tally = Tally(name, f"{host}:{port}")
-    program = _PROGRAMS["sink" if name == "send" else name]
-    channel = Channel(node.sim, program.size, program.depth)
+    program = _PROGRAMS.get(name)
+    channel = _channel(node, program)
     try:
         await node.connect(host, port, channel)
         with node.measured(tally):
-            if name == "rping":
+            if program is None:
+                server = host, port
+                await perftest.run(channel, node, tally, name, server, count=count, size=size)
+            elif name == "rping":
                 await rping.run(channel, tally, count, size)
             else:
                 await messages.send(channel, tally, count, size, echoed=name == "echo")

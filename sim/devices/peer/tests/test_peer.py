@@ -84,7 +84,7 @@ def test_rping_verifies_both_ways(settings: dict[str, Any]) -> None:
 
 def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     ours: list[Tally] = []
-    theirs = talk(node, "sink", client(node, "send", 100, 70, ours))
+    theirs = talk(node, "sink", client(node, "sink", 100, 70, ours))
     theirs += talk(node, "echo", client(node, "echo", 3, 60000, ours))
     assert all(tally.verified for tally in (*ours, *theirs))
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
@@ -113,47 +113,17 @@ def test_a_peer_that_is_not_rping_is_told_apart(node: Node) -> None:
     assert tally.errors == ["a message of rping has 16 octets, not 5: is this rping?"]
 
 
-async def perftest_client(node: Node, port: int, kind: str, count: int, size: int) -> None:
-    """Is a client of perftest."""
-    control, second = Channel(node.sim, 64, 16), Channel(node.sim, 64, 16)
-    credit = bytearray(4)
-    await node.connect("127.0.0.1", port, control)
-
-    async def exchange(message: bytes) -> bytes:
-        control.send(message)
-        return await control.message()
-
-    for message in PERFTEST:
-        assert await exchange(message) == message
-    await node.connect("127.0.0.1", port, second)
-    with node.pd.register(credit) as region:
-        name = perftest._NAME.pack(0, 1, 2, 3, region.stag, region.to, bytes(16), 0, 0)
-        *_, stag, to, _, _, _ = perftest._NAME.unpack(await exchange(name))
-        content = bytes(range(256)) * (size // 256)
-        for turn in range(count):
-            if kind == "read":
-                assert await second.read(size, stag, to) == bytes(size)
-            elif kind == "write":
-                second.write(content, stag, to)
-            else:
-                second.send(content)
-                while credit[0] <= turn:
-                    await asyncio.sleep(0.01)
-        await exchange(name)
-        if kind == "write":
-            for number in (size, count, 0, 0, 0):
-                await exchange(number.to_bytes(8, "big"))
-        await asyncio.gather(node.end(second), node.end(control))
+def test_perftest_begins_as_the_real_one() -> None:
+    assert list(perftest.STARTUP) == PERFTEST
 
 
 @pytest.mark.parametrize("kind", ["send", "write", "read"])
-def test_perftest_is_served(node: Node, kind: str) -> None:
-    async def run(port: int) -> None:
-        await perftest_client(node, port, kind, 5, 4096)
-
-    (tally,) = talk(node, "perftest", run)
-    assert tally.verified, tally
-    assert (tally.messages, tally.octets) == (5, 5 * 4096)
+def test_perftest_verifies_both_ways(node: Node, kind: str) -> None:
+    ours: list[Tally] = []
+    theirs = talk(node, "perftest", client(node, kind, 5, 4096, ours))
+    for tally in (*ours, *theirs):
+        assert tally.verified, tally
+        assert (tally.messages, tally.octets) == (5, 5 * 4096)
 
 
 def test_a_recording_plays_in_rnic_sim(tmp_path: Path) -> None:
@@ -184,7 +154,7 @@ def test_a_difference_between_gateware_and_model_is_found(
 
     with Node(crc=False) as node:
         monkeypatch.setattr(SimTransport, "send", damaged)
-        (tally,) = talk(node, "sink", client(node, "send", 1, 100, []))
+        (tally,) = talk(node, "sink", client(node, "sink", 1, 100, []))
         assert len(tally.differences) == 1 and not tally.verified
         assert "gateware and golden model differ" in tally.differences[0]
         assert "FPDU 1, seed 1, cycle" in tally.differences[0]

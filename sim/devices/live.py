@@ -165,8 +165,8 @@ class SimTransport(Transport):
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
-                cycles = _CYCLES if timeout else _GLIMPSE
-                interrupt = self._library.sim_wait(self._open(), cycles)
+                busy = timeout or self._library.sim_sending(self._open())
+                interrupt = self._library.sim_wait(self._open(), _CYCLES if busy else _GLIMPSE)
                 self._check()
             if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
                 self._woken.clear()

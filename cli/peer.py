@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..sim.devices.guest.image import Image, kept, load
 from ..sim.devices.guest.machine import Guest, check_qemu
 from ..sim.devices.peer.channel import Tally
 from ..sim.devices.peer.demo import PORT, Host, Row, Virtual, demo
+from ..sim.devices.peer.disk import keep_files
 from ..sim.devices.peer.node import Node
 from ..sim.devices.peer.record import Recorder
 from ..sim.devices.peer.serve import CLIENTS, SERVERS, run_client, serve
@@ -44,13 +46,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print a line of JSON per con
 @peer.command("serve")
 @exits()
 def serve_command(
-    program: Annotated[str, typer.Argument(help="rping, perftest, sink or echo.")],
+    program: Annotated[str, typer.Argument(help="rping, perftest, sink, echo or nvme.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT at which to listen.")] = "127.0.0.1:7174",
     crc: Crc = True,
     markers: Markers = False,
     width: Width = 64,
     pcap: Pcap = None,
     as_json: Json = False,
+    size: Annotated[str, typer.Option(help="Size of the nvme disk, such as 64M or 1G.")] = "64M",
     count: Annotated[
         int | None,
         typer.Option(
@@ -58,7 +61,7 @@ def serve_command(
         ),
     ] = None,
 ) -> None:
-    """Serve peers: rping -c, or ib_send_bw, ib_write_bw and ib_read_lat with -R, or a client here.
+    """Serve peers: rping -c; ib_send_bw, ib_write_bw and ib_read_lat with -R; nvme connect; others.
 
     Exit code 0: no error. 1: an error, or gateware and golden model differ. 2: bad input.
     3: a tool is missing. 130: interrupted.
@@ -79,6 +82,7 @@ def serve_command(
                 node, program, host, port,
                 count=count,
                 report=report,
+                size=_octets(size),
                 listening=lambda at: say(f"{program} listens at {host}:{at}"),
             )
         )  # fmt: skip
@@ -88,7 +92,7 @@ def serve_command(
 @peer.command("run")
 @exits()
 def run_command(
-    program: Annotated[str, typer.Argument(help="rping, send or echo.")],
+    program: Annotated[str, typer.Argument(help="rping, send, write, read, sink or echo.")],
     address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
     count: Annotated[int, typer.Option(min=1, help="Messages, or turns of rping.")] = 10,
     size: Annotated[int, typer.Option(min=1, max=65536, help="Octets of a message.")] = 64,
@@ -98,7 +102,7 @@ def run_command(
     pcap: Pcap = None,
     as_json: Json = False,
 ) -> None:
-    """Be a client: of rping -s, of a sink (send), or of an echo.
+    """Be a client of rping -s, of ib_send_bw, ib_write_bw or ib_read_lat with -R, or of a sink.
 
     Exit code 0: no error. 1: an error, or gateware and golden model differ. 2: bad input.
     3: a tool is missing. 130: interrupted.
@@ -117,6 +121,15 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise BadInput(f"an address must be HOST:PORT, such as 127.0.0.1:7174, not {text!r}")
     return host.strip("[]"), int(port)
+
+
+def _octets(text: str) -> int:
+    """Returns a size in octets: a number, or one with K, M or G."""
+    found = re.fullmatch(r"(\d+)([KMG]?)", text)
+    octets = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else 0
+    if not octets or octets % 512:
+        raise BadInput(f"--size must be a multiple of 512 octets, such as 64M, not {text!r}")
+    return octets
 
 
 @contextmanager
@@ -169,6 +182,9 @@ def demo_command(
     ] = None,
     count: Annotated[int, typer.Option(min=2, help="Messages of each test.")] = 10,
     size: Annotated[int, typer.Option(min=1, max=65536, help="Octets of a message.")] = 4000,
+    disk: Annotated[
+        bool, typer.Option("--disk", help="Also let Linux keep a file system on an NVMe disk here.")
+    ] = False,
     width: Width = 64,
     pcap: Pcap = None,
 ) -> None:
@@ -179,9 +195,11 @@ def demo_command(
     Exit code 0: all was verified. 1: it was not, or gateware and golden model differ. 2: bad input.
     3: QEMU or a package is missing. 130: interrupted.
     """
+    if disk and against is not None:
+        raise BadInput("--disk formats a disk in the guest: leave out --against")
     files = _files() if against is None else None
     with _node(width, True, False, pcap) as node:
-        rows = asyncio.run(_talk(node, against, files, count, size))
+        rows = asyncio.run(_talk(node, against, files, count, size, disk))
     headings = "test", "client", "messages", "octets", "cycles", "messages/s", "peer", "result"
     print_table(
         console(),
@@ -225,11 +243,15 @@ def _step(progress: Callable[..., None] | None, done: int, total: int, text: str
 
 
 async def _talk(
-    node: Node, against: str | None, files: Image | None, count: int, size: int
+    node: Node, against: str | None, files: Image | None, count: int, size: int, disk: bool
 ) -> list[Row]:
     if files is None:
         assert against is not None
         return await demo(node, Host(against, say), count, size, say)
     say("starting the guest")
     async with Guest(files, [PORT]) as guest:
-        return await demo(node, Virtual(guest), count, size, say)
+        rows = await demo(node, Virtual(guest), count, size, say)
+        if disk:
+            tally = await keep_files(node, guest, say)
+            rows.append(Row("NVMe disk, ext4", "Linux", tally, tally.messages))
+        return rows

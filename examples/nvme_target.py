@@ -12,18 +12,16 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddp_rnic.sw_driver import WcStatus
 from ddp_rnic.sw_driver.cm import ConnectError, ConnectRequest
 from ddp_rnic.sw_driver.rdmap import QP, WC, Opcode
 
-#: Octets of a command, of a completion, and of the data that may lie in a command's capsule.
-COMMAND, COMPLETION, INLINE = 64, 16, 4096
-#: Commands of a queue at a time, and I/O queues of a controller.
-DEPTH, QUEUES = 32, 2
-#: Octets of a block, and the most that one command transfers: 2**5 pages of 4096 octets.
-BLOCK, MDTS = 512, 5
+#: Octets of a command, of a completion, of the data in a command's capsule, and of a block.
+COMMAND, COMPLETION, INLINE, BLOCK = 64, 16, 4096, 512
+#: Commands of a queue at a time, I/O queues of a controller, and log2 of the pages in a transfer.
+DEPTH, QUEUES, MDTS = 32, 2, 5
 #: Octets of an Identify data structure, and of the unit of ``MDTS``; and the NVMe version, 1.3.
 PAGE, VERSION = 4096, 0x10300
 #: The private data of a request and of its answer. The first number is the record format, 0.
@@ -99,7 +97,7 @@ class Controller:
                 return Answer(result=self.configuration & 1 | 2 * shut << 2)
         return Answer(Status.INVALID_FIELD)
 
-    def admin(self, command: Command) -> Answer | None:
+    def admin(self, command: Command, _: bytes) -> Answer | None:
         """Executes a command of the admin queue; None: it is not answered now."""
         match command.opcode:
             case 0x02 if command.capsule[40] in (1, 2, 3):  # logs: errors, health, firmware
@@ -132,7 +130,7 @@ class Controller:
         return Answer(Status.INVALID_FIELD)
 
     def identity(self) -> bytes:
-        """Returns the Identify Controller data structure."""
+        """Returns the data structure Identify Controller."""
         data = bytearray(PAGE)
         fields = (
             (4, "20s40s8s", b"ddp-rnic".ljust(20), b"ddp-rnic disk".ljust(40), b"1".ljust(8)),
@@ -210,7 +208,7 @@ class Queue:
             raise ValueError(f"queue {self.number} of {size} entries, format {form}")
         self.disk = disk
         self.controller: Controller | None = None
-        self._head = 0
+        self._head = self.commands = self.octets = 0  # the last two count, for who wants to know
 
     def open(self, qp: QP) -> None:
         """Posts the receives, before the host can send."""
@@ -252,8 +250,8 @@ class Queue:
         if command.fabrics:
             answer = self._fabrics(command, data)
         elif self.controller is not None:
-            admin = self.number == 0
-            answer = self.controller.admin(command) if admin else self.disk.transfer(command, data)
+            execute = self.disk.transfer if self.number else self.controller.admin
+            answer = execute(command, data)
         if answer is not None:
             self._answer(command, answer)
 
@@ -271,24 +269,25 @@ class Queue:
             data = answer.data[: command.length]
             self.qp.post_send(Opcode.RDMA_WRITE, data, stag=command.stag, to=command.address)
         self._head = (self._head + 1) % DEPTH
-        entry = struct.pack(
-            "<QHHHH", answer.result, self._head, 0, command.number, answer.status << 1
-        )
+        self.commands += 1
+        self.octets += len(command.buffer or answer.data)
+        end = self._head, 0, command.number, answer.status << 1
+        entry = struct.pack("<QHHHH", answer.result, *end)
         if command.keyed and command.kind & 15 == 15:  # the host wants its STag invalidated
             self.qp.post_send(Opcode.SEND_WITH_INV, entry, stag=command.stag)
         else:
             self.qp.post_send(Opcode.SEND, entry)
 
 
-async def serve_queue(disk: Disk, request: ConnectRequest) -> None:
-    """Serves one queue of a host until its connection ends."""
+async def serve_queue(disk: Disk, request: ConnectRequest, **settings: Any) -> Queue | None:
+    """Serves one queue of a host until its connection ends; ``settings`` are those of accept."""
     try:
         queue = Queue(disk, request.private_data)
     except ValueError:
         await request.reject(struct.pack("<HH", 0, 0x01))  # invalid private data
-        return
+        return None
     with suppress(ConnectError):  # the host may go at any time
-        endpoint = await request.accept(REPLY.pack(0, DEPTH), prepare=queue.open)
+        endpoint = await request.accept(REPLY.pack(0, DEPTH), prepare=queue.open, **settings)
         async with endpoint:
             completions = await endpoint.wait()
             while completions[-1].opcode is not Opcode.HALF_CLOSED:
@@ -297,3 +296,4 @@ async def serve_queue(disk: Disk, request: ConnectRequest) -> None:
                 completions = await endpoint.wait()
     if queue.number == 0 and queue.controller is not None:
         del disk.controllers[queue.controller.number]
+    return queue

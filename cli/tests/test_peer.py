@@ -24,11 +24,19 @@ def rnic(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["serve", "ping"], "the server must be one of rping, perftest, sink, echo, not 'ping'"),
-        (["run", "perftest", "a:1"], "the client must be one of rping, send, echo, not 'perftest'"),
+        (
+            ["serve", "ping"],
+            "the server must be one of rping, perftest, sink, echo, nvme, not 'ping'",
+        ),
+        (
+            ["run", "perftest", "a:1"],
+            "the client must be one of rping, send, write, read, sink, echo, not 'perftest'",
+        ),
         (["run", "rping", "localhost"], "an address must be HOST:PORT, such as"),
         (["serve", "echo", "--listen", "a:99999"], "an address must be HOST:PORT, such as"),
         (["serve", "echo", "--width", "65"], "--width must be one of 64, 128, 256, 512, not 65"),
+        (["serve", "nvme", "--size", "1k"], "--size must be a multiple of 512 octets, such as 64M"),
+        (["demo", "--disk", "--against", "a"], "--disk formats a disk in the guest: leave out"),
         (["serve", "echo", "--pcap", "/none/x"], "cannot write to --pcap /none/x: No such file"),
     ],
 )
@@ -85,9 +93,9 @@ def test_a_server_and_a_client_report_each_connection(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_an_unmodified_linux_and_the_gateware_verify_each_other(tmp_path: Path) -> None:
     capture = tmp_path / "demo.pcap"
-    result = rnic("demo", "--count", "5", "--pcap", str(capture))
+    result = rnic("demo", "--disk", "--count", "5", "--pcap", str(capture))
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("verified") == 5
+    assert result.stdout.count("verified") == 6
     played = CliRunner().invoke(app, ["sim", str(capture)])
     # A try to connect before rping listened is left out.
     assert played.exit_code == 0 and "RTL and golden model agree on" in played.output

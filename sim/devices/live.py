@@ -29,8 +29,8 @@ from ..model.mpa import MpaSender
 
 __all__ = ["Peer", "SimTransport"]
 
-#: How many cycles are simulated between two checks of the real time.
-_CYCLES = 2000
+#: How many cycles are simulated between two checks of the real time, and in a wait of no time.
+_CYCLES, _GLIMPSE = 2000, 64
 #: The first bus address, so high that the upper halves of addresses are in use.
 _BASE = 1 << 36
 _RESPONSES = {2: "SLVERR", 3: "DECERR"}
@@ -165,7 +165,8 @@ class SimTransport(Transport):
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
-                interrupt = self._library.sim_wait(self._open(), _CYCLES)
+                busy = timeout or self._library.sim_sending(self._open())
+                interrupt = self._library.sim_wait(self._open(), _CYCLES if busy else _GLIMPSE)
                 self._check()
             if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
                 self._woken.clear()

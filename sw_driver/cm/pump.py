@@ -17,6 +17,9 @@ __all__ = ["Owner", "Pump"]
 
 #: How many completions are taken between two looks at the sockets.
 _MOST = 64
+#: How many seconds the device may work on packets between two looks at the sockets, if nothing
+#: completes.
+_BUSY = 0.001
 
 
 class Owner(ABC):
@@ -130,9 +133,11 @@ class Pump:
         """Lets the device work; returns whether it has nothing left to do."""
         transport = self.context.transport
         idle = self.context.look(_MOST)
-        if not self._ready and not (idle and not transport.sending):
-            transport.wait(0)
         sending = transport.sending
+        if not self._ready and (sending or not idle):
+            # Once the last packet is in the device, the end of its work raises no interrupt.
+            transport.wait(_BUSY if sending else 0)
+            sending = transport.sending
         while len(self._handed) > sending:
             owner, octets = self._handed.popleft()
             owner.pending -= octets

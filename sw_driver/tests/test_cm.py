@@ -323,3 +323,25 @@ def test_each_fpdu_has_a_tcp_segment_of_its_own(pd: PD, length: int) -> None:
         server.abort()
 
     run(test)
+
+
+def test_a_device_without_work_is_left_alone_and_an_answer_comes_soon(pd: PD) -> None:
+    sim = pd.context.transport
+    assert isinstance(sim, SimTransport)
+
+    async def test() -> None:
+        client, server, _ = await pair(pd)
+        buffer, before = bytearray(64), sim.cycle
+        with pytest.raises(RnicTimeout):
+            await client.wait(0.1)
+        assert sim.cycle == before
+        for one, other in ((client, server), (server, client)) * 10:
+            other.qp.post_recv(buffer)
+            one.qp.post_send(Opcode.SEND, bytes(64))
+            for end in (one, other):
+                assert len(await end.wait(10)) == 1
+        # A message takes the device about 150 cycles, and the driver's accesses as many again.
+        assert sim.cycle - before < 20 * 600
+        await finish(client, server)
+
+    run(test)

@@ -69,21 +69,21 @@ class Node:
         finally:
             self.sim.close()
 
-    def _tap(self) -> None:
+    def tap(self) -> None:
         """Lets the recorder see the octets of all connections of the running event loop."""
         if self.recorder is not None:
             Pump.of(self._context).tap = self.recorder.record
 
     async def accept(self, request: ConnectRequest, channel: Channel) -> Endpoint:
         """Accepts a request."""
-        self._tap()
+        self.tap()
         endpoint = await request.accept(prepare=channel.prepare, **self.settings)
         channel.begin(endpoint)
         return endpoint
 
     async def connect(self, host: str, port: int, channel: Channel) -> Endpoint:
         """Connects to a server."""
-        self._tap()
+        self.tap()
         endpoint = await connect(
             self.pd, host, port, prepare=channel.prepare, delay=_DELAY, **self.settings
         )

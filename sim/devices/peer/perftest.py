@@ -1,4 +1,4 @@
-"""perftest's server: ``ib_send_bw``, ``ib_write_bw`` and ``ib_read_lat`` with rdma_cm (``-R``).
+"""perftest: ``ib_send_bw``, ``ib_write_bw`` and ``ib_read_lat`` with rdma_cm (``-R``), both ends.
 
 A client opens two connections. On the first one, both sides exchange messages of the same kind:
 version, sizes of buffers, MTU, and the names of buffers; the same messages later serve to wait for
@@ -11,17 +11,19 @@ checked by comparing it with the others; octets that came only once stay uncheck
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import Counter
 
 from ....sw_driver.cm import Listener
-from ....sw_driver.cm.errors import Disconnected
+from ....sw_driver.cm.errors import ConnectError, Disconnected
 from ....sw_driver.rdmap.wire import Queue, ReadRequest
 from ....sw_driver.verbs.pd import MR, PD, Access
 from ...model.ddp import TaggedHeader
 from ...model.events import Delivered
-from .channel import Channel, Tally
+from .channel import Channel, Tally, Wrong
 from .node import Node
+from .rping import pattern
 
 #: LID, outstanding reads, QPN, PSN, rkey, address, GID, SRQ, index of the GID.
 _NAME = struct.Struct(">4iI4xQ16sIi")
@@ -30,6 +32,21 @@ CONTROL, SIZE, DEPTH = 64, 65536, 64
 #: Octets of the buffer that a client may write and read: the most that perftest's ``-a`` uses.
 _BUFFER = 1 << 23
 _OUTSTANDING = 16
+#: The kinds of tests that a client can run.
+KINDS = ("send", "write", "read")
+#: A client's messages until its second connection: version, octets of the buffer and of a cache
+#: line, MTU, and an empty name.
+STARTUP = (
+    b"6.06" + bytes(12),
+    (4096).to_bytes(4, "big"),
+    (64).to_bytes(4, "big"),
+    b"3\0",
+    bytes(_NAME.size),
+)
+#: How many messages a server can hold, if the client sends more than that.
+_WINDOW = 512
+#: How often a client tries its second connection, and seconds between two tries.
+_TRIES, _PAUSE = 20, 0.5
 
 
 class Test:
@@ -133,3 +150,94 @@ async def _follow(control: Channel, second: Channel, test: Test, tally: Tally) -
     # A client that writes says at the end how long a message was, and how many there were.
     if test.written and said[:2] != [test.octets // test.written, test.written]:
         tally.errors.append(f"the client speaks of {said[:2]}, not of {test.written} messages")
+
+
+async def run(
+    control: Channel,
+    node: Node,
+    tally: Tally,
+    kind: str,
+    server: tuple[str, int],
+    *,
+    count: int,
+    size: int,
+) -> None:
+    """Is a client, whose first connection is there, for a test of ``count`` messages."""
+
+    async def exchange(message: bytes) -> bytes:
+        control.send(message)
+        answer = await control.message()
+        if len(answer) != len(message):
+            raise Wrong(f"perftest answers {len(message)} octets likewise, not with {len(answer)}")
+        return answer
+
+    for message in STARTUP:
+        await exchange(message)
+    second = await _second(node, *server)
+    credit = bytearray(4)
+    try:
+        await exchange(bytes(_NAME.size))
+        with node.pd.register(credit) as region:
+            name = _NAME.pack(0, 1, 1, 0, region.stag, region.to, bytes(16), 0, 0)
+            # The last of these only waits for the server.
+            for _ in range(3 if kind == "write" else 4):
+                *_, stag, to, _, _, _ = _NAME.unpack(await exchange(name))
+            await _test(second, tally, kind, count, size, (stag, to), credit)
+            await exchange(name)
+            if kind == "write":
+                for number in (size, count, 0, 0, 0):
+                    await exchange(number.to_bytes(8, "big"))
+                await exchange(name)
+            # siw reports a message as failed that was not acknowledged before the connection ended.
+            await asyncio.sleep(_PAUSE)
+            await asyncio.gather(node.end(second), node.end(control))
+    finally:
+        second.close()
+
+
+async def _second(node: Node, host: str, port: int) -> Channel:
+    """Returns the second connection. The server may need a moment until it listens again."""
+    for left in reversed(range(_TRIES)):
+        channel = Channel(node.sim, CONTROL, DEPTH)
+        try:
+            await node.connect(host, port, channel)
+        except ConnectError:
+            channel.close()
+            if not left:
+                raise
+            await asyncio.sleep(_PAUSE)
+        else:
+            return channel
+    raise AssertionError
+
+
+async def _test(
+    second: Channel,
+    tally: Tally,
+    kind: str,
+    count: int,
+    size: int,
+    server: tuple[int, int],
+    credit: bytearray,
+) -> None:
+    """Sends, writes or reads. All messages have the same octets, as those of perftest have."""
+    content, first = pattern(0, size), None
+    for turn in range(count):
+        if kind == "send":
+            least = turn - min(count, _WINDOW)
+
+            def room(least: int = least) -> bool:
+                return int.from_bytes(credit, "little") > least
+
+            await second.until(room, 60.0)
+            second.send(content)
+        elif kind == "write":
+            second.write(content, *server)
+        else:
+            got = await second.read(size, *server)
+            first = got if first is None else first
+            if got != first:
+                tally.errors.append(f"read {turn} gave other octets than the first one")
+        tally.count(size)
+    if kind == "read" and count == 1:
+        tally.unchecked = size

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ....examples.nvme_target import Disk
 from ....sw_driver.cm import ConnectRequest, Listener
-from . import messages, perftest, rping
+from . import disk, messages, perftest, rping
 from .channel import Channel, Tally
 from .node import Node, Report
 
@@ -28,8 +29,8 @@ _PROGRAMS = {
 
 
 #: The names of the servers and of the clients.
-SERVERS = ("rping", "perftest", "sink", "echo")
-CLIENTS = ("rping", "send", "echo")
+SERVERS = ("rping", "perftest", "sink", "echo", "nvme")
+CLIENTS = ("rping", *perftest.KINDS, "sink", "echo")
 
 
 async def serve(
@@ -41,13 +42,16 @@ async def serve(
     count: int | None,
     report: Report,
     listening: Callable[[int], object],
+    size: int = 0,
 ) -> None:
     """Serves ``count`` peers, or until it is cancelled.
 
     Parameters
     ----------
     name
-        rping, perftest, sink or echo.
+        rping, perftest, sink, echo or nvme.
+    size
+        nvme: octets of the disk.
     host, port
         The address at which to listen; port 0: a free one.
     report
@@ -55,6 +59,7 @@ async def serve(
     listening
         Takes the port, once peers can connect.
     """
+    drive = Disk(size, disk.NAME) if name == "nvme" else None
     async with Listener(node.pd, host, port) as listener:
         listening(listener.port)
         async with asyncio.TaskGroup() as group:
@@ -62,27 +67,29 @@ async def serve(
             while count is None or begun < count:
                 request = await listener.request()
                 begun += 1
-                if (
-                    name == "perftest"
-                ):  # its second connection must not be taken for another's first
+                if drive is not None:
+                    group.create_task(_queue(node, drive, request, report))
+                elif name == "perftest":
+                    # Its second connection must not be taken for another's first.
                     await _session(node, name, listener, request, report)
                 else:
                     group.create_task(_session(node, name, listener, request, report))
+
+
+def _channel(node: Node, program: _Program | None) -> Channel:
+    """Returns the channel of a program, or the first one of perftest."""
+    if program is None:
+        return Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
+    return Channel(node.sim, program.size, program.depth)
 
 
 async def _session(
     node: Node, name: str, listener: Listener, request: ConnectRequest, report: Report
 ) -> None:
     """Serves one peer."""
-    address = request.peer
-    peer = ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
-    tally = Tally(name, peer)
+    tally = Tally(name, _address(request))
     program = _PROGRAMS.get(name)
-    channel = (
-        Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
-        if program is None
-        else Channel(node.sim, program.size, program.depth)
-    )
+    channel = _channel(node, program)
     with node.measured(tally):
         try:
             await node.accept(request, channel)
@@ -96,6 +103,18 @@ async def _session(
     report(tally)
 
 
+async def _queue(node: Node, drive: Disk, request: ConnectRequest, report: Report) -> None:
+    """Serves one queue of a host of the disk."""
+    tally = Tally("nvme", _address(request))
+    await disk.attach(node, drive, request, tally)
+    report(tally)
+
+
+def _address(request: ConnectRequest) -> str:
+    address = request.peer
+    return ":".join(map(str, address[:2])) if isinstance(address, tuple) else str(address)
+
+
 async def run_client(
     node: Node, name: str, host: str, port: int, *, count: int, size: int
 ) -> Tally:
@@ -104,17 +123,20 @@ async def run_client(
     Parameters
     ----------
     name
-        rping; send, for a sink; or echo.
+        rping; a test of perftest: send, write or read; or the server of messages: sink or echo.
     count, size
         How many messages are sent, or turns of rping made, and octets of each.
     """
     tally = Tally(name, f"{host}:{port}")
-    program = _PROGRAMS["sink" if name == "send" else name]
-    channel = Channel(node.sim, program.size, program.depth)
+    program = _PROGRAMS.get(name)
+    channel = _channel(node, program)
     try:
         await node.connect(host, port, channel)
         with node.measured(tally):
-            if name == "rping":
+            if program is None:
+                server = host, port
+                await perftest.run(channel, node, tally, name, server, count=count, size=size)
+            elif name == "rping":
                 await rping.run(channel, tally, count, size)
             else:
                 await messages.send(channel, tally, count, size, echoed=name == "echo")

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from ddp_rnic.cli.app import app
 from ddp_rnic.sim.devices.live import SimTransport
-from ddp_rnic.sim.devices.peer import perftest, rping
+from ddp_rnic.sim.devices.peer import disk, perftest, rping
 from ddp_rnic.sim.devices.peer.channel import Channel, Tally
 from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
 from ddp_rnic.sim.devices.peer.serve import run_client, serve
 from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.tests.test_nvme_target import CONNECT, names, queue
 from typer.testing import CliRunner
 
 #: What rping of rdma-core 44 had in its buffer, as it printed that.
@@ -38,7 +39,7 @@ def node() -> Iterator[Node]:
 Client = Callable[[int], Awaitable[object]]
 
 
-def talk(node: Node, server: str, *clients: Client) -> list[Tally]:
+def talk(node: Node, server: str, *clients: Client, size: int = 0) -> list[Tally]:
     """Serves clients one after the other; returns the tallies of the server."""
     tallies: list[Tally] = []
 
@@ -47,7 +48,7 @@ def talk(node: Node, server: str, *clients: Client) -> list[Tally]:
         serving = asyncio.create_task(
             serve(
                 node, server, "127.0.0.1", 0,
-                count=len(clients), report=tallies.append, listening=port.set_result,
+                count=len(clients), report=tallies.append, listening=port.set_result, size=size,
             )
         )  # fmt: skip
         for client in clients:
@@ -83,7 +84,7 @@ def test_rping_verifies_both_ways(settings: dict[str, Any]) -> None:
 
 def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     ours: list[Tally] = []
-    theirs = talk(node, "sink", client(node, "send", 100, 70, ours))
+    theirs = talk(node, "sink", client(node, "sink", 100, 70, ours))
     theirs += talk(node, "echo", client(node, "echo", 3, 60000, ours))
     assert all(tally.verified for tally in (*ours, *theirs))
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
@@ -112,47 +113,17 @@ def test_a_peer_that_is_not_rping_is_told_apart(node: Node) -> None:
     assert tally.errors == ["a message of rping has 16 octets, not 5: is this rping?"]
 
 
-async def perftest_client(node: Node, port: int, kind: str, count: int, size: int) -> None:
-    """Is a client of perftest."""
-    control, second = Channel(node.sim, 64, 16), Channel(node.sim, 64, 16)
-    credit = bytearray(4)
-    await node.connect("127.0.0.1", port, control)
-
-    async def exchange(message: bytes) -> bytes:
-        control.send(message)
-        return await control.message()
-
-    for message in PERFTEST:
-        assert await exchange(message) == message
-    await node.connect("127.0.0.1", port, second)
-    with node.pd.register(credit) as region:
-        name = perftest._NAME.pack(0, 1, 2, 3, region.stag, region.to, bytes(16), 0, 0)
-        *_, stag, to, _, _, _ = perftest._NAME.unpack(await exchange(name))
-        content = bytes(range(256)) * (size // 256)
-        for turn in range(count):
-            if kind == "read":
-                assert await second.read(size, stag, to) == bytes(size)
-            elif kind == "write":
-                second.write(content, stag, to)
-            else:
-                second.send(content)
-                while credit[0] <= turn:
-                    await asyncio.sleep(0.01)
-        await exchange(name)
-        if kind == "write":
-            for number in (size, count, 0, 0, 0):
-                await exchange(number.to_bytes(8, "big"))
-        await asyncio.gather(node.end(second), node.end(control))
+def test_perftest_begins_as_the_real_one() -> None:
+    assert list(perftest.STARTUP) == PERFTEST
 
 
 @pytest.mark.parametrize("kind", ["send", "write", "read"])
-def test_perftest_is_served(node: Node, kind: str) -> None:
-    async def run(port: int) -> None:
-        await perftest_client(node, port, kind, 5, 4096)
-
-    (tally,) = talk(node, "perftest", run)
-    assert tally.verified, tally
-    assert (tally.messages, tally.octets) == (5, 5 * 4096)
+def test_perftest_verifies_both_ways(node: Node, kind: str) -> None:
+    ours: list[Tally] = []
+    theirs = talk(node, "perftest", client(node, kind, 5, 4096, ours))
+    for tally in (*ours, *theirs):
+        assert tally.verified, tally
+        assert (tally.messages, tally.octets) == (5, 5 * 4096)
 
 
 def test_a_recording_plays_in_rnic_sim(tmp_path: Path) -> None:
@@ -183,7 +154,7 @@ def test_a_difference_between_gateware_and_model_is_found(
 
     with Node(crc=False) as node:
         monkeypatch.setattr(SimTransport, "send", damaged)
-        (tally,) = talk(node, "sink", client(node, "send", 1, 100, []))
+        (tally,) = talk(node, "sink", client(node, "sink", 1, 100, []))
         assert len(tally.differences) == 1 and not tally.verified
         assert "gateware and golden model differ" in tally.differences[0]
         assert "FPDU 1, seed 1, cycle" in tally.differences[0]
@@ -214,3 +185,28 @@ def test_the_model_forgets_what_has_ended(node: Node) -> None:
     talk(node, "rping", client(node, "rping", 5, 100, []))
     assert isinstance(node.sim, LockStep)
     assert not list(node.sim.memory) and not node.sim.served
+
+
+def test_a_disk_keeps_what_a_host_writes_in_lock_step(node: Node) -> None:
+    octets = bytes(range(256)) * 64
+
+    async def use(port: int) -> None:
+        admin = await queue(node.pd, port, 0)
+        _, number, _ = await admin.fabrics(CONNECT, data=names(0xFFFF, disk.NAME))
+        one = await queue(node.pd, port, 1)
+        await one.fabrics(CONNECT, (42, "<H", 1), data=names(number, disk.NAME))
+        first, blocks = (40, "<Q", 3), (48, "<H", 31)
+        assert (await one.command(1, first, blocks, namespace=1, data=octets))[0] == 0
+        found = await one.command(2, first, blocks, namespace=1, space=len(octets))
+        assert found == (0, 0, octets)
+        for each in (one, admin):
+            await each.endpoint.disconnect()
+
+    async def nothing(port: int) -> None:
+        """Stands for the second queue, which the first client opens."""
+
+    tallies = talk(node, "nvme", use, nothing, size=1 << 20)
+    counts = sorted((tally.messages, tally.octets, tally.unchecked) for tally in tallies)
+    # Connect; and Connect, a write and a read. The data of Connect has 1,024 octets.
+    assert counts == [(1, 1024, 1024), (3, 33792, 33792)]
+    assert not any(tally.errors or tally.differences or tally.verified for tally in tallies)

@@ -20,14 +20,14 @@ Progress = Callable[[int, int, str], None]
 _HERE = Path(__file__).parent
 #: The programs of the guest, beside busybox.
 _PROGRAMS = (
-    *("ip", "kmod", "rdma", "rping", "ucmatose"),
+    *("ip", "kmod", "rdma", "rping", "tc", "ucmatose"),
     *("ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat"),
     *("nvme", "mkfs.ext4", "e2fsck"),
 )
 #: The modules that are loaded by name; kmod finds those that they need.
 _MODULES = (
     *("virtio_pci", "virtio_net", "crc32c_generic", "siw", "ib_uverbs", "rdma_ucm"),
-    *("nvme-rdma", "ext4"),
+    *("nvme-rdma", "ext4", "sch_netem"),
 )
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 #: What the guest takes from this machine unchanged: the user's half of siw, and glibc's unwinder,

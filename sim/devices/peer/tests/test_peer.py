@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from ddp_rnic.cli.app import app
+from ddp_rnic.sim.devices.guest.image import load
+from ddp_rnic.sim.devices.guest.machine import Guest
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.devices.peer import disk, perftest, rping
 from ddp_rnic.sim.devices.peer.channel import Channel, Tally
+from ddp_rnic.sim.devices.peer.demo import PORT, Row, Virtual, demo
 from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
@@ -210,3 +213,20 @@ def test_a_disk_keeps_what_a_host_writes_in_lock_step(node: Node) -> None:
     # Connect; and Connect, a write and a read. The data of Connect has 1,024 octets.
     assert counts == [(1, 1024, 1024), (3, 33792, 33792)]
     assert not any(tally.errors or tally.differences or tally.verified for tally in tallies)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "faults", ["loss 1%", "delay 2ms reorder 95%", "duplicate 5%", "corrupt 1%"]
+)
+def test_a_bad_network_changes_nothing(node: Node, faults: str) -> None:
+    """Linux's packets are lost, overtaken, repeated or damaged on their way to this side."""
+
+    async def run() -> list[Row]:
+        async with Guest(load(lambda *_: None), [PORT]) as guest:
+            order = f"modprobe sch_netem && /bin/tc qdisc add dev eth0 root netem {faults}"
+            assert not (await guest.run(order)).status
+            return await demo(node, Virtual(guest), 20, 5000, lambda _: None)
+
+    rows = asyncio.run(run())
+    assert len(rows) == 5 and all(row.verified for row in rows), rows

@@ -8,6 +8,7 @@ section 5.2, RFC 5044 section 4), or the DATA chunks with their DDP-SSNs (RFC 50
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -106,7 +107,7 @@ class _DataSource(DataSource):
         return [(start, message[start:end], end == len(message)) for start, end in pairwise(starts)]
 
 
-class _Source:
+class _Source(ABC):
     """One direction of a connection, as a sender."""
 
     def __init__(self, stream: Stream) -> None:
@@ -161,11 +162,13 @@ class _Source:
             self.result.left_out += 1
             self._skip(arrival)
 
+    @abstractmethod
     def _skip(self, arrival: Arrival) -> None:
         """Notes the place of a segment that is not sent again."""
 
+    @abstractmethod
     def _compare(self, arrival: Arrival, segment: bytes) -> None:
-        raise NotImplementedError
+        """Compares a segment that the model sends with the octets of the capture."""
 
     def _differs(self, arrival: Arrival, what: str, expected: bytes) -> None:
         raw = arrival.raw

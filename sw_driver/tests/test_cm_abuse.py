@@ -133,6 +133,10 @@ class Server:
             buffer = bytearray(BUFFER)
             qp.post_recv(buffer, wr_id=buffer)
 
+    async def listen(self, listener: Listener, group: asyncio.TaskGroup) -> None:
+        async for request in listener:
+            group.create_task(self.serve(request))
+
     async def serve(self, request: ConnectRequest) -> None:
         good = request.private_data == b"good"
         try:
@@ -179,12 +183,7 @@ def test_each_attack_has_its_terminate_and_a_good_peer_goes_on(context: Context)
         with PD(context) as pd, pd.register(bytearray(REGION), ALL) as region:
             server, done = Server(pd), asyncio.Event()
             async with Listener(pd) as listener, asyncio.TaskGroup() as group:
-
-                async def listen() -> None:
-                    async for request in listener:
-                        group.create_task(server.serve(request))
-
-                listening = group.create_task(listen())
+                listening = group.create_task(server.listen(listener, group))
                 good = group.create_task(ping(pd, listener.port, done))
                 names = [*ATTACKS] * 2
                 random.Random(1).shuffle(names)
@@ -209,12 +208,7 @@ def test_two_hundred_peers_at_once_are_served_or_refused(context: Context) -> No
         with PD(context) as pd, pd.register(bytearray(REGION), ALL) as region:
             server, done = Server(pd), asyncio.Event()
             async with Listener(pd) as listener, asyncio.TaskGroup() as group:
-
-                async def listen() -> None:
-                    async for request in listener:
-                        group.create_task(server.serve(request))
-
-                listening = group.create_task(listen())
+                listening = group.create_task(server.listen(listener, group))
                 good = group.create_task(ping(pd, listener.port, done))
                 octets = [attack(region) for attack, _ in ATTACKS.values()]
                 hostile = [

@@ -18,6 +18,8 @@ from ddp_rnic.sim.devices.guest.machine import Guest
 
 #: A program that runs a command in the way of the guest's build, and is then interrupted.
 INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from ddp_rnic.sim.devices.guest.packages import run
 run("sh", "-c", "echo $$ > {pid}; sleep 100")
 """
@@ -84,11 +86,15 @@ def test_a_command_that_fails_says_why() -> None:
 
 def test_an_interruption_ends_the_command_that_runs(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    program = subprocess.Popen([sys.executable, "-c", INTERRUPTED.format(pid=pid)], stderr=-3)
-    while not (pid.exists() and pid.read_text()):
-        time.sleep(0.05)
-    program.send_signal(signal.SIGINT)
-    program.wait(timeout=20)
+    order = [sys.executable, "-c", INTERRUPTED.format(pid=pid)]
+    with subprocess.Popen(order, stderr=subprocess.DEVNULL) as program:
+        try:
+            while not (pid.exists() and pid.read_text()):
+                time.sleep(0.05)
+            program.send_signal(signal.SIGINT)
+            program.wait(timeout=20)
+        finally:
+            program.kill()
     wait_for_end(pid.read_text().strip())
 
 

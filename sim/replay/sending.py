@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from ..capture.sctp_traffic import SctpArrival
-from ..capture.streams import Arrival, Stream, without_markers
+from ..capture.streams import MARKER_SPACING, Arrival, Stream
 from ..capture.traffic import Traffic
 from ..model.ddp import DataSource, decode_segment
 from ..model.events import ProtocolError
@@ -27,6 +27,8 @@ __all__ = ["Sent", "send"]
 
 #: Octets of a DATA chunk's header, and of the DDP-SSN after it.
 _CHUNK, _SSN = 16, 2
+#: Octets of ULPDU_Length, of a marker, and of an FPDU's CRC.
+_LENGTH, _MARKER, _CRC = 2, 4, 4
 
 
 @dataclass
@@ -193,17 +195,29 @@ class _Mpa(_Source):
         expected = self._sender.send(segment)
         if expected == arrival.raw:
             return
-        # PAD and CRC are the last octets, and have no marker between them.
-        tail = -(2 + len(segment)) % 4 + 4
-        if expected[:-tail] == arrival.raw[:-tail] and len(expected) == len(arrival.raw):
-            content = arrival.raw
-            if arrival.stream.markers:
-                content = without_markers(content, arrival.position)
-            pad = content[2 + len(segment) : -4]
-            if any(pad) and arrival.digest_is_good:
-                self.result.padded += 1
-                return
-        self._differs(arrival, "an FPDU", expected)
+        if len(expected) == len(arrival.raw) and self._pads_otherwise(arrival, segment, expected):
+            self.result.padded += 1
+        else:
+            self._differs(arrival, "an FPDU", expected)
+
+    def _pads_otherwise(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
+        """Decides whether an FPDU has another PAD than zeros, and the CRC for that PAD, but no
+        other difference.
+        """
+        stream, raw = arrival.stream, arrival.raw
+        content = [
+            at
+            for at in range(len(raw))
+            if not (stream.markers and (arrival.position + at) % MARKER_SPACING < _MARKER)
+        ]
+        # A marker can stand between PAD and CRC.
+        pad, crc = content[_LENGTH + len(segment) : -_CRC], content[-_CRC:]
+        free = {*pad, *(crc if stream.crc else ())}
+        return (
+            any(raw[at] for at in pad)
+            and arrival.digest_is_good
+            and all(raw[at] == expected[at] for at in range(len(raw)) if at not in free)
+        )
 
 
 class _Sctp(_Source):

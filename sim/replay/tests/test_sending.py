@@ -12,9 +12,11 @@ import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.streams import Arrival
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
-from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader
+from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.sending import Sent, send
 from typer.testing import CliRunner
 
@@ -89,6 +91,31 @@ def test_a_changed_bit_within_a_message_is_found(tagged: bool, octet: int, bit: 
     before, after = send(found), send(replace(found, arrivals=arrivals))
     left_out = [sum(each.left_out for each in results) for results in (before, after)]
     assert differences(after) != differences(before) or left_out[1] > left_out[0]
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("octets", range(500, 510))
+def test_a_pad_is_the_senders_choice_wherever_markers_stand(crc: bool, octets: int) -> None:
+    """With 503 to 505 octets the marker at 512 stands between PAD and CRC."""
+    stream = replace(traffic(WORKLOAD).streams[0], crc=crc, markers=True, position=0, msns=())
+    segment = DataSource(1000).untagged(0, bytes(range(256)) * 2)[0][:octets]
+    raw = bytearray(MpaSender(crc=crc, markers=True).send(segment))
+    content = [at for at in range(len(raw)) if at % 512 >= 4]
+    pad = content[2 + octets : -4]
+
+    def send_raw() -> Sent:
+        if crc:
+            raw[-4:] = google_crc32c.value(bytes(raw[:-4])).to_bytes(4, "little")
+        arrival = Arrival(stream, 1, 1, 0, bytes(raw))
+        (result,) = send(Traffic((stream,), (arrival,)))
+        return result
+
+    assert (send_raw().padded, differences([send_raw()])) == (0, [])
+    for at in pad:
+        raw[at] = 0x55
+    assert (send_raw().padded, differences([send_raw()])) == (int(bool(pad)), [])
+    raw[0] ^= 1  # a marker, before the header
+    assert send_raw().padded == 0 and len(differences([send_raw()])) == 1
 
 
 def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class VirtualBoard:
     port
         The device to open.
     commands, answers
-        Functions that may change octets on their way to the board, and from it.
+        Functions that may change a command on its way to the board, and an answer from it.
     spoil
         A function that may change FPDUs on their way to the gateware.
     broken
@@ -127,13 +127,17 @@ class VirtualBoard:
         self.close()
 
     def _serve(self) -> None:
-        command = b""
+        sent = command = b""
         while self._running:
             if not select.select([self._master], [], [], _PATIENCE)[0]:
                 self.broken += bool(command)
-                command = b""
+                sent = command = b""
                 continue
-            command += self.commands(os.read(self._master, 4096))
+            sent += os.read(self._master, 4096)
+            # One read may bring several commands, or a part of one.
+            while (length := _length(sent)) and len(sent) >= length:
+                command += self.commands(sent[:length])
+                sent = sent[length:]
             while (length := _length(command)) and len(command) >= length:
                 answer = self._execute(command[:length])
                 command = command[length:]

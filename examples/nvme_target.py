@@ -37,6 +37,7 @@ class Status:
     INVALID_NAMESPACE = 0x400B
     LBA_OUT_OF_RANGE = 0x4080
     CONNECT_INVALID = 0x4182
+    INVALID_HOST = 0x4184
 
 
 class Answer(NamedTuple):
@@ -76,8 +77,8 @@ class Command:
 class Controller:
     """A controller of the disk, for one host, with an admin queue and I/O queues."""
 
-    def __init__(self, disk: Disk, number: int) -> None:
-        self.disk, self.number = disk, number
+    def __init__(self, disk: Disk, number: int, host: bytes) -> None:
+        self.disk, self.number, self.host = disk, number, host
         self.configuration = 0
 
     def property(self, command: Command) -> Answer:
@@ -165,15 +166,15 @@ class Disk:
     def connect(self, command: Command, data: bytes) -> tuple[Controller | None, Answer]:
         """Connects a queue to its controller. An admin queue gets a new one."""
         name = data[256:512].rstrip(b"\0").decode(errors="replace")
-        number = int.from_bytes(data[16:18], "little")
-        controller = self.controllers.get(number)
+        number, host = int.from_bytes(data[16:18], "little"), data[:16] + data[512:768]
         if command.capsule[4] == 0x01 and len(data) == 1024 and name == self.name:
             if command.word(42, 2) == 0:
                 number = next(each for each in count(1) if each not in self.controllers)
-                controller = Controller(self, number)
-                self.controllers[controller.number] = controller
-            if controller is not None:
-                return controller, Answer(result=controller.number)
+                self.controllers[number] = Controller(self, number, host)
+            if (controller := self.controllers.get(number)) is not None:
+                if controller.host != host:
+                    return None, Answer(Status.INVALID_HOST)
+                return controller, Answer(result=number)
         return None, Answer(Status.CONNECT_INVALID)
 
     def transfer(self, command: Command, data: bytes) -> Answer:

@@ -84,9 +84,11 @@ async def queue(pd: PD, port: int, number: int, size: int = 31) -> Host:
     return Host(pd, endpoint)
 
 
-def names(controller: int, name: str = NAME) -> bytes:
+def names(
+    controller: int, name: str = NAME, *, identity: bytes = b"host", host: bytes = b"nqn.host"
+) -> bytes:
     """Returns the data of a Connect command."""
-    return struct.pack("<16sH238x256s256s256x", b"host", controller, name.encode(), b"nqn.host")
+    return struct.pack("<16sH238x256s256s256x", identity, controller, name.encode(), host)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +174,9 @@ def test_what_a_host_must_not_ask_for_has_its_status_and_the_queue_goes_on(pd: P
         assert (await admin.command(0x55))[0] == 0x4001
         one = await queue(pd, port, 1)
         assert (await one.fabrics(CONNECT, (42, "<H", 1), data=names(number + 1)))[0] == 0x4182
+        # Another host must not use the controller: Connect Invalid Host.
+        for data in names(number, host=b"nqn.hosts"), names(number, identity=b"guest"):
+            assert (await one.fabrics(CONNECT, (42, "<H", 1), data=data))[0] == 0x4184
         assert (await one.fabrics(CONNECT, (42, "<H", 1), data=names(number)))[0] == 0
         block = bytes(BLOCK)
         for status, opcode, start, blocks, namespace, data in (

@@ -215,6 +215,9 @@ def demo_command(
         ],
     )
     if not all(row.verified for row in rows):
+        for row in rows:
+            for complaint in row.complaints:
+                say(f"{row.test}: {complaint}")
         _finish([row.tally for row in rows], pcap)
         raise typer.Exit(DIFFERS)
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 from ddp_rnic.cli import peer
 from ddp_rnic.cli.app import app
 from ddp_rnic.flow.tools import ToolError
+from ddp_rnic.sim.devices.guest import machine
+from ddp_rnic.sim.devices.guest.image import Image
+from ddp_rnic.sim.devices.peer.channel import Tally
+from ddp_rnic.sim.devices.peer.demo import Row
+from ddp_rnic.sim.devices.peer.node import Node
+from ddp_rnic.sim.devices.peer.serve import run_client, serve
 from typer.testing import CliRunner, Result
 
 
@@ -88,6 +96,77 @@ def test_a_server_and_a_client_report_each_connection(tmp_path: Path) -> None:
         assert said["differences"] == said["errors"] == [] and said["cycles"] > 0
     played = CliRunner().invoke(app, ["sim", str(capture)])
     assert played.exit_code == 0 and "agree: RTL and golden model agree" in played.output
+
+
+def test_the_demonstration_against_another_host_says_what_to_run_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A person follows the instructions, with the programs of this project instead of Linux's."""
+    there, tallies = "127.0.0.77", list[Tally]()
+    running: list[asyncio.Task[object]] = []
+    clients = {"ib_send_bw": "send", "ib_write_bw": "write", "ib_read_lat": "read"}
+
+    async def client(name: str, host: str, port: str, count: str, size: str) -> None:
+        at = host, int(port)
+        tallies.append(await run_client(node, name, *at, count=int(count), size=int(size)))
+
+    def person(line: str) -> None:
+        asked = re.fullmatch(rf"on {there}, run: (.*)", line)
+        if asked is None:
+            return
+        work: Coroutine[object, object, object]
+        match asked[1].split():
+            case "rping", "-c", "-a", host, "-v", "-V", "-C", count, "-S", size, "-p", port:
+                work = client("rping", host, port, count, size)
+            case "rping", "-s", "-v", "-V", "-C", "3", "-S", "2000", "-p", port:
+                work = serve(
+                    node, "rping", there, int(port),
+                    count=1, report=tallies.append, listening=lambda _: None,
+                )  # fmt: skip
+            case program, "-R", "-F", "-n", count, "-s", size, host, "-p", port:
+                work = client(clients[program], host, port, count, size)
+            case _:
+                raise AssertionError(line)
+        running.append(asyncio.get_running_loop().create_task(work))
+
+    monkeypatch.setattr(peer, "say", person)
+    with Node() as node:
+        result = rnic("demo", "--against", there, "--count", "3", "--size", "2000")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("verified") == len(running) == 5
+    # The demonstration does not wait for the end of the last client.
+    assert len(tallies) >= 4 and all(tally.verified for tally in tallies)
+
+
+#: The console of a Linux whose mkfs.ext4 fails; all other commands succeed.
+CONSOLE = """
+echo '=== 0'
+while read -r line; do
+    case "$line" in
+        mkfs*) echo 'mkfs.ext4: Device'; echo 'size reported to be zero.'; echo '=== 1' ;;
+        *) echo '=== 0' ;;
+    esac
+done
+"""
+
+
+def test_a_step_of_the_disk_that_fails_ends_the_demonstration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def nothing(*_: object) -> list[Row]:
+        return []
+
+    monkeypatch.setattr(peer, "_files", lambda: Image(tmp_path, tmp_path))
+    monkeypatch.setattr(machine, "check_qemu", lambda: None)
+    monkeypatch.setattr(machine, "_command", lambda *_: ["sh", "-c", CONSOLE])
+    monkeypatch.setattr(peer, "demo", nothing)  # rping and perftest
+    result = rnic("demo", "--disk")
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()
+    complaint = "making a file system: mkfs.ext4: Device size reported to be zero."
+    # No step follows the one that failed.
+    assert said[-2:] == ["making a file system", f"NVMe disk, ext4: {complaint}"]
+    assert complaint in result.stdout and "verified" not in result.stdout
 
 
 @pytest.mark.long

@@ -81,7 +81,8 @@ async def keep_files(node: Node, guest: Guest, say: Callable[[str], object]) -> 
             command = line.format(host=HOST, port=listener.port, name=NAME)
             output = await guest.run(command, _PATIENCE)
             if output.status:
-                total.errors.append(f"{words}: {(output.text.strip() or 'no output')[-200:]}")
+                said = " ".join(output.text.split())
+                total.errors.append(f"{words}: {said[-200:] or 'no output'}")
                 # Linux keeps its connections.
                 for queue in queues:
                     queue.cancel()

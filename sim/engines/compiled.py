@@ -6,6 +6,7 @@ Operations and results are passed as arrays, so that Python has no part in a cyc
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,10 +55,11 @@ from .engine import (
 CYCLES = 200_000
 
 # The structures of harness.cpp.
-OPERATION = np.dtype([
+_OPERATION = np.dtype([
     ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4"),
     ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
+ROW = struct.Struct("=4I2Q")  #: one operation
 (
     PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
 ) = range(10)  # fmt: skip
@@ -179,6 +181,7 @@ def open_library(path: Path) -> Any:
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),
         ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
+        ("sim_writes", number, [pointer, ctypes.c_char_p, number]),
         ("sim_wait", ctypes.c_int, [pointer, number]),
         ("sim_map", None, [pointer, number, pointer, number]),
         ("sim_fault", None, [pointer, number, number]),
@@ -219,7 +222,7 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
             case Meanwhile(cycles, aside):
                 rows.append((_MEANWHILE, 0, 0, 0, cycles, len(aside)))
     pieces.append(_PADDING)
-    return np.array(rows, OPERATION), b"".join(pieces)
+    return np.array(rows, _OPERATION), b"".join(pieces)
 
 
 def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:

@@ -460,15 +460,23 @@ struct Sim {
 
     // Stores a beat in the host's memory. A write to any octet outside that memory is an error.
     void store_live(uint64_t address, const Data &d) {
+        uint64_t first = 0, stop = 0;  // of the piece of memory that took the octet before
+        uint8_t *piece = nullptr;
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
             const uint64_t at = address + k;
-            auto after = windows.upper_bound(at);
-            if (after == windows.begin() || std::prev(after)->second.stop <= at)
-                fail("the RNIC writes the octet at %#llx, where the host has no memory",
-                     (unsigned long long)at);
-            else
-                std::prev(after)->second.octets[at - std::prev(after)->first] = d.data[k];
+            if (at >= stop) {
+                auto after = windows.upper_bound(at);
+                if (after == windows.begin() || std::prev(after)->second.stop <= at) {
+                    fail("the RNIC writes the octet at %#llx, where the host has no memory",
+                         (unsigned long long)at);
+                    return;
+                }
+                first = std::prev(after)->first;
+                stop = std::prev(after)->second.stop;
+                piece = std::prev(after)->second.octets;
+            }
+            piece[at - first] = d.data[k];
         }
     }
 
@@ -893,10 +901,25 @@ EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
     return sim->answer;
 }
 
-// Simulates at most ``cycles`` cycles, until there is an interrupt. Returns 0 if there is none, 1
-// if there is one, 2 on failure.
+// Writes registers: ``words`` has an address and a value for each. Returns the number of writes that
+// the RNIC accepted. The first one that failed is the last one that was made.
+EXPORT uint64_t sim_writes(Sim *sim, const uint32_t *words, uint64_t count) {
+    for (uint64_t n = 0; n < count; n++) {
+        uint32_t value = words[2 * n + 1];
+        if (sim_access(sim, 1, words[2 * n], &value)) return n;
+    }
+    return count;
+}
+
+// Simulates at most ``cycles`` cycles, until there is an interrupt, or until the RNIC has taken the
+// last of the packets and frames that are queued. Returns 0 if there is no interrupt, 1 if there is
+// one, 2 on failure.
 EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
-    while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle();
+    const bool sending = sim_sending(sim);
+    while (cycles-- && !sim->top.irq && sim->message.empty()) {
+        sim->one_cycle();
+        if (sending && !sim_sending(sim)) break;
+    }
     return sim->message.empty() ? sim->top.irq : 2;
 }
 

@@ -149,9 +149,17 @@ def post(
         How many octets, the number that the completion returns, and a free slot of the buffer
         table.
     """
+    # Without _write: this command is given for each message.
     return (
-        *_write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn),
-        *_write("BUFFER", ADDR=address, LENGTH=length, PAGES=pages, COOKIE=cookie, SLOT=slot),
+        Write("QUEUE_STREAM", stream),
+        Write("QUEUE_NUMBER", qn),
+        Write("QUEUE_MSN", msn),
+        Write("BUFFER_ADDR_LO", address & _HALF),
+        Write("BUFFER_ADDR_HI", address >> 32),
+        Write("BUFFER_LENGTH", length),
+        Write("BUFFER_PAGES", pages),
+        Write("BUFFER_COOKIE", cookie),
+        Write("BUFFER_SLOT", slot),
         Write("BUFFER_POST", 1),
     )
 

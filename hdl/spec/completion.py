@@ -103,6 +103,8 @@ class Completion:
     ends: bool = False
 
 
+#: Of each field the name, the lowest bit in the entry, and a mask of as many bits.
+_BITS = [(field.name, 8 * field.octet + field.bit, (1 << field.bits) - 1) for field in FIELDS]
 _STATUS: dict[Kind, type[Status | ChunkStatus | Reason]] = {
     Kind.CHUNK: ChunkStatus,
     Kind.SESSION: Reason,
@@ -114,10 +116,7 @@ def decode(octets: bytes) -> Completion:
     if len(octets) != OCTETS:
         raise ValueError(f"A completion must be {OCTETS} octets, not {len(octets)}")
     entry = int.from_bytes(octets, "little")
-    value = {
-        field.name: entry >> (8 * field.octet + field.bit) & (1 << field.bits) - 1
-        for field in FIELDS
-    }
+    value = {name: entry >> lowest & mask for name, lowest, mask in _BITS}
     wire = value["rsvdulp"].to_bytes(5, "little")
     kind = Kind(value["kind"])
     return Completion(

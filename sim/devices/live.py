@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
 import threading
 import time
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec.config import RnicConfig
@@ -109,6 +111,13 @@ class SimTransport(Transport):
 
     def write(self, address: int, value: int) -> None:
         self._access(address, value)
+
+    def write_all(self, writes: Sequence[tuple[int, int]]) -> None:
+        words = struct.pack(f"={2 * len(writes)}I", *chain.from_iterable(writes))
+        with self._lock:
+            done = self._library.sim_writes(self._open(), words, len(writes))
+        if done < len(writes):
+            self._access(*writes[done])  # fails again, and raises
 
     def _access(self, address: int, value: int | None) -> int:
         word = ctypes.c_uint32(value or 0)
@@ -208,9 +217,8 @@ class SimTransport(Transport):
         self._send((compiled.FRAME, 0, 0, int(error), 0, len(octets)), octets)
 
     def _send(self, operation: tuple[int, ...], octets: bytes) -> None:
-        row = np.array([operation], compiled.OPERATION)
         with self._lock:
-            self._library.sim_send(self._open(), row.ctypes.data, octets)
+            self._library.sim_send(self._open(), compiled.ROW.pack(*operation), octets)
 
     @property
     def sending(self) -> int:

@@ -49,6 +49,8 @@ def octets_of(buffer: object) -> memoryview:
 
 def copy_of(buffer: object) -> bytes:
     """Returns a copy of a message's octets."""
+    if isinstance(buffer, bytes | bytearray):
+        return bytes(buffer)
     return _view_of(buffer, "a message must be octets").tobytes()
 
 

@@ -23,6 +23,8 @@ def shown(value: object) -> str:
 
 def any_integer(name: str, value: object, rule: str = "an integer") -> int:
     """Returns an integer of any type (numpy's, too) as an int."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool):
         raise WrongType(f"{name} must be {rule}, not the bool {value!r}")
     try:
@@ -39,6 +41,8 @@ def integer(name: str, value: object, low: int, high: float, rule: str | None = 
     rule
         The message's words for the range, where "from low to high" would not describe it.
     """
+    if type(value) is int and low <= value <= high:
+        return value
     rule = rule or f"from {low} to {high}"
     number = any_integer(name, value, f"{rule}, and an integer")
     if not low <= number <= high:

@@ -75,7 +75,8 @@ class ProcessLock:
             raise StateError(f"{self._name} belongs to the parent process: open it after the fork")
 
     def __enter__(self) -> None:
-        self.check()
+        if self._process != os.getpid():
+            self.check()  # raises
         self.lock.acquire()
 
     def __exit__(self, *error: object) -> None:

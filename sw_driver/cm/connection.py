@@ -358,13 +358,15 @@ class Connection:
                     )
                 )
             return
-        for fpdu in self._cutter.receive(bytes(self._in)):
+        fpdus = self._cutter.receive(bytes(self._in))
+        self._in.clear()
+        for fpdu in fpdus:
             # RFC 5044 section 7.1.2: a responder must "receive and validate at least one FPDU
             # before sending any FPDUs".
             self.silent = self.silent and not self._valid(fpdu.octets)
-            if self.qp.state is QPState.RTS:
-                self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.octets)
-        self._in.clear()
+        if fpdus and self.qp.state is QPState.RTS:
+            packet = b"".join(fpdu.octets for fpdu in fpdus)
+            self._deliver(self.qp.stream.number, fpdus[0].position % 2**32, packet)
 
     def _valid(self, fpdu: bytes) -> bool:
         """Returns whether an FPDU has the right CRC, or needs none."""

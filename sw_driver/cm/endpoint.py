@@ -23,7 +23,7 @@ from ..verbs.context import Context
 from ..verbs.pd import PD
 from .connection import Connection
 from .errors import ConnectError, ConnectionLost, ConnectTimeout, Disconnected, Terminated
-from .framing import MULPDU
+from .framing import MULPDU, packed
 from .pump import Owner, Pump
 
 __all__ = ["Endpoint", "prepare_socket"]
@@ -35,7 +35,7 @@ _READ = 1 << 16
 #: How many seconds the socket stays open for the peer's end after this side has given up, so that
 #: the peer receives the last octets.
 _LINGER = 1.0
-#: Linux: nothing is added to the TCP segment of these octets, so that an FPDU has its own.
+#: Linux: nothing is added to the TCP segment of these octets, so that an FPDU begins the next one.
 _ALONE = socket.MSG_EOR if sys.platform == "linux" else 0
 #: How many of the longest FPDUs the device's buffer holds, so that the device places one of them
 #: while it receives the next ones.
@@ -346,8 +346,10 @@ class Endpoint(Owner):
             self._read_on(sock, not self._eof and self.pending < _WINDOW)
 
     def _flush(self, sock: socket.socket) -> None:
-        """Sends FPDUs, each by itself, as far as TCP takes them."""
-        self._outgoing += self.connection.pieces_to_send()
+        """Sends FPDUs as far as TCP takes them: in each TCP segment as many as fit there whole."""
+        if pieces := self.connection.pieces_to_send():
+            segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            self._outgoing += packed(pieces, segment)
         blocked = False
         while self._outgoing and not blocked:
             piece = self._outgoing[0]

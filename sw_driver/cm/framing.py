@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..base.crc32c import crc32c
 
-__all__ = ["MULPDU", "Cutter", "Fpdu", "MpaSource", "mulpdu_of"]
+__all__ = ["MULPDU", "Cutter", "Fpdu", "MpaSource", "mulpdu_of", "packed"]
 
 #: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
 MULPDU = range(128, 64768 + 1)
@@ -101,6 +101,24 @@ class MpaSource:
             at += len(piece)
             taken += len(piece)
         return bytes(out)
+
+
+def packed(fpdus: list[bytes], octets: int) -> Iterator[bytes]:
+    """Yields the FPDUs in their order, those joined that together have at most ``octets``.
+
+    RFC 5044 section 5.1: "Multiple FPDUs MAY be packed into a single TCP segment [...] as long as
+    they are entirely contained in the TCP segment."
+    """
+    joined: list[bytes] = []
+    room = octets
+    for fpdu in fpdus:
+        if joined and len(fpdu) > room:
+            yield b"".join(joined)
+            joined, room = [], octets
+        joined.append(fpdu)
+        room -= len(fpdu)
+    if joined:
+        yield b"".join(joined)
 
 
 class Fpdu(NamedTuple):

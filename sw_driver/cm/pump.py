@@ -17,9 +17,6 @@ __all__ = ["Owner", "Pump"]
 
 #: How many completions are taken between two looks at the sockets.
 _MOST = 64
-#: How many seconds the device may work on packets between two looks at the sockets, if nothing
-#: completes.
-_BUSY = 0.001
 
 
 class Owner(ABC):
@@ -136,7 +133,7 @@ class Pump:
         sending = transport.sending
         if not self._ready and (sending or not idle):
             # Once the last packet is in the device, the end of its work raises no interrupt.
-            transport.wait(_BUSY if sending else 0)
+            transport.wait(0)
             sending = transport.sending
         while len(self._handed) > sending:
             owner, octets = self._handed.popleft()

@@ -6,9 +6,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
@@ -34,8 +33,7 @@ class Opcode(Enum):
     HALF_CLOSED = auto()  #: an event without a post: the peer closed its half of the connection
 
 
-@dataclass(frozen=True)
-class WC:
+class WC(NamedTuple):
     """A work completion.
 
     Parameters

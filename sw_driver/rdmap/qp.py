@@ -368,7 +368,7 @@ class QP(KnownQP):
     def _opcode(self, octet: int, message: ddp.WC) -> int:
         """Returns the RDMAP opcode, after checking it and the version (section 7.2)."""
         opcode = octet & 0xF
-        if opcode > max(Message):
+        if opcode > Message.TERMINATE:  # the last one
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
         if octet >> 6 not in wire.VERSIONS:
             raise _Refused(wire.INVALID_VERSION, message)

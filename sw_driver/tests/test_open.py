@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -245,19 +245,20 @@ def test_a_link_that_fails_in_the_midst_of_a_call_leaves_nothing_behind(
 ) -> None:
     with SimTransport(page=4096) as sim:
         bench = begin(sim)
-        array, write = bytearray(9000), sim.write
+        array, write_all = bytearray(9000), sim.write_all
         with bench.context, monkeypatch.context() as patch:
 
-            def fail(address: int, value: int) -> None:
-                write(address, value)
-                if address == regs.address(failing):
-                    raise TransportError("the cable is out")
+            def fail(writes: Sequence[tuple[int, int]]) -> None:
+                for address, value in writes:
+                    write_all([(address, value)])
+                    if address == regs.address(failing):
+                        raise TransportError("the cable is out")
 
-            patch.setattr(sim, "write", fail)
+            patch.setattr(sim, "write_all", fail)
             with pytest.raises(TransportError, match="the cable is out"):
                 bench.stream.post_recv(bench.pd.register(array))
                 Stream(bench.pd, bench.cq)
-            patch.setattr(sim, "write", write)
+            patch.setattr(sim, "write_all", write_all)
             bench.pd.close()
             # All of the device's tables are free again, and the buffer is, too.
             assert bench.context.slots.allocate(2048) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from ..base.closing import Closing
 from ..base.errors import UnsupportedDevice
@@ -26,6 +27,11 @@ class Transport(Closing):
     @abstractmethod
     def write(self, address: int, value: int) -> None:
         """Writes a register. The write reaches the device before any later access does."""
+
+    def write_all(self, writes: Sequence[tuple[int, int]]) -> None:
+        """Writes registers in this order: an octet address and a value each."""
+        for address, value in writes:
+            self.write(address, value)
 
     @abstractmethod
     def pin(self, view: memoryview) -> Memory:

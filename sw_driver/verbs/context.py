@@ -87,6 +87,8 @@ _LIMITS = {
 }
 
 
+#: The octet addresses of registers by their names.
+_ADDRESSES = {register.name: register.address for register in regs.REGISTERS}
 #: The registers with the arguments of commands. They keep their values, and only the host writes
 #: them.
 _ARGUMENTS = frozenset(
@@ -108,19 +110,26 @@ class Registers:
         self._written: dict[str, int] = {}
 
     def read(self, name: str) -> int:
-        return self._transport.read(regs.address(name))
+        return self._transport.read(_ADDRESSES[name])
 
     def write(self, name: str, value: int = 1) -> None:
-        if self._written.pop(name, None) != value:
-            self._transport.write(regs.address(name), value)
-        if name in _ARGUMENTS:
-            self._written[name] = value
+        self.start((Write(name, value),))
 
     def start(self, command: Iterable[Write | Wait]) -> None:
         """Makes the writes of a command. Its waits are left to the caller."""
+        writes, written = [], self._written
         for step in command:
             if isinstance(step, Write):
-                self.write(step.register, step.value)
+                name, value = step
+                if written.get(name) != value:
+                    writes.append((_ADDRESSES[name], value))
+                    if name in _ARGUMENTS:
+                        written[name] = value
+        try:
+            self._transport.write_all(writes)
+        except BaseException:
+            written.clear()  # nobody knows how many of them the device has
+            raise
 
 
 class Device:
@@ -560,11 +569,13 @@ class Context(Closing):
                     self._arrived.notify_all()
 
     def wake(self) -> None:
-        """Makes all waiting threads look again, after something was put where they wait for it."""
-        with self.lock:
+        """Makes all waiting threads look again, after something was put where they wait for it.
+
+        The caller has the lock.
+        """
+        if self._watching:  # otherwise nobody waits
             self._arrived.notify_all()
-            if self._watching:
-                self.transport.wake()
+            self.transport.wake()
 
     def counters(self) -> dict[str, int]:
         """Returns the device's counters by name; they wrap."""

@@ -8,10 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
@@ -40,8 +39,7 @@ class WcStatus(Enum):
     FLUSHED = auto()  #: the stream was closed before a message came for the buffer
 
 
-@dataclass(frozen=True)
-class WC:
+class WC(NamedTuple):
     """A work completion.
 
     Parameters
@@ -264,7 +262,8 @@ async def taken_async(
         try:
             await asyncio.to_thread(cq.wait_until, lambda: given_up.is_set() or also(), left)
         except asyncio.CancelledError:
-            given_up.set()
-            cq.wake()
+            with cq.context.lock:
+                given_up.set()
+                cq.wake()
             raise
     return taken

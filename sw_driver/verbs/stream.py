@@ -222,13 +222,13 @@ class Stream(KnownStream):
             cookie = self._cookie()
             self._posted[cookie] = posted
             self._counts[qn] += 1
-            *prepare, post = commands.post(
-                self.number, qn, posted.msn, address=address, length=posted.length, pages=code,
-                cookie=cookie, slot=posted.slot,
-            )  # fmt: skip
-            self.context.registers.start(prepare)
             self._next[qn] = (posted.msn + 1) % _MSN
-            self.context.registers.start([post])
+            self.context.registers.start(
+                commands.post(
+                    self.number, qn, posted.msn, address=address, length=posted.length, pages=code,
+                    cookie=cookie, slot=posted.slot,
+                )
+            )  # fmt: skip
             return posted.msn
 
     def _prepare(

@@ -13,6 +13,7 @@ from ....hdl.spec.completion import Completion
 from ....hdl.spec.config import RnicConfig
 from ....hdl.spec.ddp import WAITING, ErrorNumber
 from ....sw_driver.base.errors import ErrorEvent, RnicError
+from ....sw_driver.cm.framing import Cutter
 from ....sw_driver.transports.memory import Steps
 from ....sw_driver.verbs.context import Context
 from ....sw_driver.verbs.pd import MR, Access
@@ -45,6 +46,7 @@ class Receiver:
 
     mpa: MpaReceiver
     sink: DataSink
+    cutter: Cutter
     frames: int = 0
     expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
     error: tuple[ErrorNumber, bytes, int] | None = None  #: number, header and length of the segment
@@ -56,7 +58,7 @@ class Receiver:
 class LockStep(SimTransport):
     """Simulated gateware that a golden model accompanies.
 
-    Each packet is received completely by both before anything else happens. The model then compares
+    Each FPDU is received completely by both before anything else happens. The model then compares
     the octets that the packet has placed, the completions and the error.
 
     Parameters
@@ -93,6 +95,12 @@ class LockStep(SimTransport):
         self._before = {name: context.registers.read(name) for name in _COUNTERS}
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
+        assert self._context is not None
+        for fpdu in self.receivers[stream].cutter.receive(octets):
+            if stream in self._context.streams:  # an FPDU before may have ended the stream
+                self._send_one(stream, fpdu.position % 2**32, fpdu.octets, error)
+
+    def _send_one(self, stream: int, sequence: int, octets: bytes, error: bool) -> None:
         assert self._context is not None
         super().send(stream, sequence, octets, error=error)
         placed = self._expect(self.receivers[stream], stream, octets)
@@ -198,7 +206,9 @@ class _Stream(Stream):
         sink = DataSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
         for qn in self.queues:
             sink.open_queue(qn)
-        sim.receivers[self.number] = Receiver(MpaReceiver(crc=crc, markers=markers), sink)
+        sim.receivers[self.number] = Receiver(
+            MpaReceiver(crc=crc, markers=markers), sink, Cutter(markers=markers)
+        )
 
     @property
     def _sim(self) -> LockStep:

@@ -43,8 +43,9 @@ STARTUP = (
     b"3\0",
     bytes(_NAME.size),
 )
-#: How many messages a server can hold, if the client sends more than that.
-_WINDOW = 512
+#: How many receives a server of perftest posts, and so how far a client is ahead of its credit.
+#: Here the device holds fewer: :class:`.Channel` posts each buffer again before the next FPDU.
+RECEIVES = 512
 #: How often a client tries its second connection, and seconds between two tries.
 _TRIES, _PAUSE = 20, 0.5
 
@@ -224,7 +225,7 @@ async def _test(
     content, first = pattern(0, size), None
     for turn in range(count):
         if kind == "send":
-            least = turn - min(count, _WINDOW)
+            least = turn - min(count, RECEIVES)
 
             def room(least: int = least) -> bool:
                 return int.from_bytes(credit, "little") > least

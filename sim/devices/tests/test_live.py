@@ -30,6 +30,19 @@ def test_registers_answer_as_the_bus_does() -> None:
     sim.close()
 
 
+def test_registers_are_written_in_their_order_until_a_write_fails() -> None:
+    scratch = regs.address("SCRATCH")
+    with SimTransport() as sim:
+        sim.write_all([])
+        sim.write_all([(scratch, 1), (scratch, 2)])
+        assert sim.read(scratch) == 2
+        with pytest.raises(TransportError, match="write of register 0xffc was .* DECERR"):
+            sim.write_all([(scratch, 3), (0xFFC, 4), (scratch, 5)])
+        assert sim.read(scratch) == 3
+    with pytest.raises(TransportError, match="the simulation is closed"):
+        sim.write_all([(scratch, 1)])
+
+
 def test_what_is_written_where_no_memory_is_ends_the_simulation() -> None:
     with SimTransport() as sim:
         context = Device(sim).open()

@@ -93,6 +93,18 @@ def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
 
 
+def test_a_peer_may_send_as_many_messages_at_once_as_perftest_does(node: Node) -> None:
+    """The device holds fewer buffers. It gets each one back as soon as its message was compared."""
+    count = perftest.RECEIVES
+    assert node.pd.context.capabilities.queue < count
+    ours: list[Tally] = []
+    theirs = talk(node, "sink", client(node, "sink", count, 70, ours))
+    # A client of perftest is ahead of its credit by as many.
+    theirs += talk(node, "perftest", client(node, "send", count + 100, 70, ours))
+    assert all(tally.verified for tally in (*ours, *theirs)), theirs
+    assert [tally.messages for tally in theirs] == [count, count + 100]
+
+
 def test_messages_of_unknown_content_are_not_verified(node: Node) -> None:
     async def send(port: int) -> None:
         channel = Channel(node.sim, 64, 4)

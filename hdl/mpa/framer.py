@@ -26,7 +26,7 @@ QUEUE = 32
 
 
 class FpduHead(data.StructLayout):
-    """What the framer has to know about an FPDU beside its ULPDU.
+    """The settings and the numbers of one FPDU, which come beside its ULPDU.
 
     Members
     -------
@@ -156,7 +156,7 @@ class LengthPrefix(wiring.Component):
 
 
 class _Insertion(data.StructLayout):
-    """What a beat of an FPDU gets: decided by :class:`MarkerInserter` before the data moves.
+    """The decisions of :class:`MarkerInserter` for one beat, made before its data moves.
 
     Members
     -------

@@ -39,7 +39,7 @@ class ReadSegment(data.StructLayout):
     length : 17
         Octets of the payload.
     tag : 16
-        A number of the caller's, which comes back with the segment.
+        A number that comes back with the segment.
     """
 
     def __init__(self):

@@ -314,7 +314,7 @@ def test_latency(width):
 
 
 def test_small_messages_at_512_bits():
-    """75 million segments of 64 octets a second at 200 MHz are one every 2.67 cycles."""
+    """At 200 MHz, 75 million segments of 64 octets per second are one in 2.67 cycles."""
     jobs = [Job(bytes(18), [(0x1000 * n + 5, 64)], n) for n in range(60)]
     heads, packets, left = read_all(512, jobs, Bus(512))
     check(jobs, heads, packets)

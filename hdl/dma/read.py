@@ -57,7 +57,7 @@ class ReadPiece(data.StructLayout):
     length : 17
         May be 0.
     last : 1
-        The segment's last piece. The lengths of all its pieces add up to the segment's.
+        The segment's last piece. The lengths of all its pieces add up to the segment's length.
     refused : 1
         The piece may not be read: the segment is given up. No further piece follows, so it is the
         last one too.

@@ -304,9 +304,6 @@ def test_one_beat_per_cycle_without_a_bubble(width, offset):
 
 @pytest.mark.parametrize("width", [64, 512])
 def test_latency(width):
-    """8 cycles from a piece to its address, which the bus answers one cycle later; then 14 to the
-    packet.
-    """
     bus = Bus(width)
     job = Job(bytes(14), [(0x1000, 2)], 1)
     _, _, left = read_all(width, [job], bus)

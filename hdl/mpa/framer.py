@@ -170,7 +170,7 @@ class _Insertion(data.StructLayout):
     available : range(2 * N + 1)
         Words that are left, and those of the new beat.
     near, at, pointer
-        A marker with this FPDUPTR belongs to word ``at`` of the beat, if the FPDU has more words there.
+        A marker with this FPDUPTR belongs to word ``at`` of the beat, if the FPDU has more words.
     ends : 1
         These are the last words of the FPDU.
     more : 1

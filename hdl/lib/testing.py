@@ -1,4 +1,4 @@
-"""Simulates blocks: clock, watchdog, and both ends of a stream.
+"""Simulates blocks in Amaranth's own simulator: clock, watchdog, and both ends of a stream.
 
 For tests and drawings alone: no gateware imports this file.
 """
@@ -9,22 +9,18 @@ from typing import Any, NamedTuple
 from amaranth.hdl import ShapeCastable, Value
 from amaranth.sim import Simulator
 
-from .simulation import LevelizedEngine
-
 #: The time of a cycle in seconds, for designs with one clock.
 PERIOD = 1e-8
 
 
-def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
-                   engine=LevelizedEngine):
+def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None):
     """Returns a simulator of a component, whose ``run()`` ends when all ``testbenches`` have ended.
 
     If they have not ended after ``limit`` cycles, ``run()`` fails. The testbenches in
     ``background`` do not keep the simulation alive; in each cycle they run before the others.
 
     ``clocks`` has the period and phase, in seconds, of each clock domain; the first of them
-    measures ``limit``. By default, ``sync`` is the only domain. ``engine`` may be "pysim", which is
-    Amaranth's own, slower engine.
+    measures ``limit``. By default, ``sync`` is the only domain.
     """
     clocks = clocks or {"sync": (PERIOD, None)}
     period, _ = next(iter(clocks.values()))
@@ -34,7 +30,7 @@ def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
         await ctx.delay(limit * period)
         raise AssertionError(f"{type(dut).__name__}: the test has not ended after {limit} cycles")
 
-    simulator = Simulator(dut, engine=engine)
+    simulator = Simulator(dut)
     for domain, (each, phase) in clocks.items():
         simulator.add_clock(each, phase=phase, domain=domain)
     for testbench in (*background, watchdog):

@@ -86,7 +86,7 @@ async def _run(dut: Any, pause: float, faults: int) -> None:
         touched = {at for each in beats for at in each}
         data = b"".join(memory.octets[address : address + length] for address, length in runs)
         expected.append(None if touched & bad else header + data)
-    cocotb.start_soon(Clock(dut.clk, 10, "ns").start())
+    Clock(dut.clk, 10, "ns").start()
     dut.rst.value = 1
     for name in ("segments", "pieces"):
         getattr(dut, f"{name}_valid").value = 0

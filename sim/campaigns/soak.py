@@ -49,6 +49,7 @@ from ..engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    until,
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MARKER_SPACING, MpaSender
@@ -999,6 +1000,11 @@ class _Draw:
         rng, host = self._rng, self._host
         host.settle(host.streams.get(number, 0))
         peer = self._peers.get(number)
+        if peer is not None:
+            # The device keeps a stream in error until its event was read.
+            if self._masked:
+                self._mask_events(masked=False)
+            host.operations.append(until(event=0))
         position = 4 * rng.choice((0, rng.getrandbits(30), (1 << 30) - rng.randrange(1, 5000)))
         if peer is not None and rng.random() < 0.5:
             stream, position = peer.stream, peer.sender.position
@@ -1183,9 +1189,9 @@ class _Draw:
                 break
 
     def _pile_up(self) -> None:
-        """Makes most streams fail repeatedly while the interrupt of events is masked.
+        """Makes most streams fail while the interrupt of events is masked.
 
-        Their events fill the queue, in the end so far that no further segment is taken.
+        Each stream's event waits, and the messages of one other stream arrive.
         """
         rng, host = self._rng, self._host
         live = [number for number in self._numbers if self._golden.live(number)]
@@ -1197,19 +1203,14 @@ class _Draw:
         host.resume()
         host.drain()
         self._mask_events(masked=True)
-        rounds = rng.randint(1, 5)
-        for turn in range(rounds):
-            if turn == 4:
-                host.aside(20000, lambda: self._mask_events(masked=False))
+        for _ in range(rng.randint(1, 3)):
             for number in others:
                 header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True)
                 self._wrongs["piled up"] += 1
                 self._send(number, self._peers[number], [header.encode() + bytes(1)])
-            if turn < 4:
-                self._deliver(stays, 1)
-                for number in others:
-                    self._enable(number, 0.02 if turn < rounds - 1 else 0.8)
-        self._mask_events(masked=False)
+            self._deliver(stays, 1)
+        for number in others:
+            self._enable(number)
 
     def _access_registers(self) -> None:
         """Reads registers with known values, writes single octets, and makes accesses that

@@ -31,6 +31,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     BASE_OR_BOUNDS,
     INVALID_STAG,
+    QUEUE_OVERRUN,
     STAG_NOT_ASSOCIATED,
     TO_WRAP,
     ErrorNumber,
@@ -653,7 +654,9 @@ def test_a_segment_takes_its_beats_whatever_stream_it_is_of(
 
 # -- overload -------------------------------------------------------------------------------------
 
-RING = Ring(0xF000, 2)
+RING = Ring(0xF000, 7)
+#: Most cycles from the time of a completion to its interrupt: the queues are checked in turn.
+CALLED = 90
 STAG = 0x0000_0501
 MASKED = operations_of(commands.mask_interrupts(event=True, completion=True))
 
@@ -734,58 +737,99 @@ def test_no_event_is_lost_and_no_stream_waits_while_nobody_takes_any(width: int)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_streams_that_are_set_up_anew_may_err_again_before_the_host_takes_an_event(
-    width: int,
-) -> None:
-    # Every stream has errors again and again, and no event is taken for a long time: at some point
-    # the RNIC may have to wait, and no event is lost.
+def test_a_stream_that_is_set_up_anew_stays_in_error_until_its_event_is_read(width: int) -> None:
+    # Every stream is set up anew again and again. No event is read at first: each stream has one,
+    # and STATUS says that it stays in error. Then the host reads them, and each stream starts.
     peers = Peers()
-    times = 10
-    operations: list[Operation] = [
-        Meanwhile(25_000, tuple(operations_of(commands.mask_interrupts(completion=True))))
-    ]
+    times = 5
+    operations: list[Operation] = []
     for turn in range(times):
         for number in range(64):
-            operations += [*peers.enable(number), peers.bad(number)]
-            operations += [peers.good(number, 8 * number + turn, b"silence")]
-        operations.append(counted("DROPPED", 64 * (turn + 1)))
-    outcome, _ = peers.run(*operations, width=width)
-    assert errors(outcome) == times * [(number, INVALID_STAG) for number in range(64)]
-    assert outcome.counters["DROPPED"] == 64 * times and not len(outcome.writes)
-    assert outcome.interrupts[0] > 25_000
+            operations += [peers.bad(number), until(idle=1), *peers.enable(number)]
+            operations += [until(clearing=0, uncleared=1), peers.good(number, 8 * number, b"no")]
+        operations.append(counted("DROPPED", 64 * (2 * turn + 1)))
+    operations.append(Drain())
+    for number in range(64):
+        operations += [*peers.enable(number), until(clearing=0, uncleared=0)]
+        operations += [peers.good(number, 8 * number, b"yes"), peers.bad(number)]
+    outcome, memory = peers.run(*operations, width=width)
+    assert errors(outcome) == 2 * [(number, INVALID_STAG) for number in range(64)]
+    assert outcome.counters["DROPPED"] == 64 * (2 * times - 1)
+    assert outcome.counters["ERRORS"] == 2 * 64
+    for number in range(64):
+        assert memory[8 * number :][:8].tobytes() == b"yes" + b"\xee" * 5
+
+
+@pytest.mark.parametrize("erring", [1, 63], ids=["one-stream", "all-others"])
+@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
+def test_a_stream_keeps_its_throughput_while_others_err_and_no_one_reads_events(
+    width: int, erring: int
+) -> None:
+    # The others flood the RNIC with errors, while the host sets them up anew without a break. They
+    # take their own beats of the port, and not one in a hundred more.
+    others = [number for number in range(64) if number != BYSTANDER][:erring]
+    count, payload = 512, 256
+
+    def play(*, alone: bool) -> tuple[Outcome, int]:
+        peers = Peers()
+        resets = [step for number in others for step in peers.enable(number)] * (256 // erring)
+        operations: list[Operation] = [] if alone else [Meanwhile(0, tuple(resets))]
+        beats = 0
+        for turn in range(count):
+            if not alone:
+                bad = peers.bad(others[turn % erring])
+                beats = -(-len(bad.octets) * 8 // width)
+                operations.append(bad)
+            to = turn * payload % (1 << 15)
+            operations.append(peers.good(BYSTANDER, to, bytes(payload), last=False))
+        outcome, _ = peers.run(*operations, width=width, stalls=Stalls(response_latency=1))
+        cycles = outcome.writes["cycle"][:: 8 * payload // width]
+        assert len(cycles) == count
+        return outcome, int(cycles[-1] - cycles[count // 4]) - beats * (count - 1 - count // 4)
+
+    _, before = play(alone=True)
+    outcome, took = play(alone=False)
+    assert before <= took < before * 1.01, f"{took} cycles, {before} alone"
+    # A segment that meets its stream while that is set up is dropped, and the next one errs.
+    assert sorted(errors(outcome)) == [(number, INVALID_STAG) for number in others]
+    assert outcome.counters["ERRORS"] == erring
+    assert outcome.counters["DROPPED"] == count - erring
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_while_the_ring_is_full_placement_goes_on_up_to_half_the_backlog(width: int) -> None:
-    # As many messages as may wait, from one stream, and then segments of others.
+def test_a_stream_that_overruns_its_queue_ends_alone(width: int) -> None:
+    # More messages of one stream than its queue holds, and then segments of another.
     peers = Peers()
-    count = RING.entries + RnicConfig.backlog // 2 - 16
+    count = RING.entries + 200
     operations: list[Operation] = [Pause()]
     operations += [peers.good(VICTIM, k % 256, bytes([k & 255])) for k in range(count)]
     operations += [peers.good(BYSTANDER, 512 * k, bytes(500), last=False) for k in range(1, 60)]
-    operations += [counted("PLACED_SEGMENTS", count + 59), until(idle=1), Resume()]
+    operations += [Drain(), until(idle=1), Resume()]
     outcome, memory = peers.run(*operations, width=width)
     resumed = int(outcome.polled[-1])
     assert outcome.responses.max() < resumed
-    assert np.sum(outcome.delivered < resumed) == RING.entries
-    assert [each.stream for each in outcome.completions] == [VICTIM] * count
+    assert np.sum(outcome.delivered < resumed) == RING.entries == len(outcome.completions)
+    assert {each.stream for each in outcome.completions} == {VICTIM}
+    assert errors(outcome) == [(VICTIM, QUEUE_OVERRUN)]
+    placed, dropped = (outcome.counters[name] for name in ("PLACED_SEGMENTS", "DROPPED"))
+    assert placed + dropped == count + 59 and placed > RING.entries + 59
+    assert not memory[512 : 512 * 60].reshape(59, 512)[:, :500].any()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_waits_for_the_ring_is_delivered_in_order_and_once(width: int) -> None:
-    # Far more messages than can wait, of all streams, and a host that is slow to take them.
+def test_a_slow_host_gets_completions_in_order_and_once(width: int) -> None:
+    # As many messages as the ring holds, of all streams, and a host that is slow to take them.
     peers = Peers()
-    numbers = random.Random(9).choices(range(64), k=1500)
+    numbers = random.Random(9).choices(range(64), k=1000)
     packets = [peers.good(number, 4 * k, bytes([k & 255])) for k, number in enumerate(numbers)]
     outcome, memory = peers.run(
-        *packets, width=width, stalls=Stalls(completions=0.97, response=0.3)
-    )
+        *packets, width=width, stalls=Stalls(completions=0.97, response=0.3),
+        ring=Ring(1 << 15, 10),
+    )  # fmt: skip
     assert [(each.stream, each.rsvdulp) for each in outcome.completions] == [
         (number, number) for number in numbers
     ]
-    assert memory[: 4 * 1500 : 4].tolist() == [k & 255 for k in range(1500)]
-    # The RNIC had to wait for the host.
-    assert outcome.taken["last"][-1] > outcome.delivered[900]
+    assert memory[: 4 * 1000 : 4].tolist() == [k & 255 for k in range(1000)]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -851,12 +895,12 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
     )  # fmt: skip
     assert len(outcome.completions) == 4 and errors(outcome) == [(VICTIM, INVALID_STAG)]
     fourth, before, told = int(outcome.delivered[3]), *outcome.polled[:2].astype(int)
-    assert before < fourth < told < fourth + 60
+    assert before < fourth < told < fourth + CALLED
     interrupts = outcome.interrupts.astype(int).tolist()
     # One interrupt: for completions, which stay while the event comes, or for the event.
     assert len(interrupts) == (len(masked) < 2)
     if interrupts:
-        assert (interrupts[0] < fourth + 60) == ("completion" not in masked)
+        assert (interrupts[0] < fourth + CALLED) == ("completion" not in masked)
         assert interrupts[0] > fourth
 
 
@@ -879,8 +923,8 @@ def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: 
     assert len(outcome.completions) == 3
     first, _, third = outcome.delivered.astype(int).tolist()
     interrupts = outcome.interrupts.astype(int).tolist()
-    assert 0 <= interrupts[0] - first - timeout < 40
-    assert 0 <= interrupts[-1] - third - timeout < 40
+    assert 0 <= interrupts[0] - first - timeout < CALLED
+    assert 0 <= interrupts[-1] - third - timeout < CALLED
     # With a short time-out, the second completion may raise an interrupt of its own.
     assert len(interrupts) == 2 or (timeout < 100 and len(interrupts) == 3)
 
@@ -902,4 +946,4 @@ def test_a_number_of_completions_calls(width: int, coalesce: int) -> None:
     assert len(outcome.interrupts) == 8 // step
     calling = outcome.delivered.astype(int)[step - 1 :: step]
     late = outcome.interrupts.astype(int) - calling
-    assert late.min() >= 0 and late.max() < 40
+    assert late.min() >= 0 and late.max() < CALLED

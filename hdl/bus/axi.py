@@ -7,7 +7,7 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["AWCACHE", "AxiWrite", "AxiLite", "Response"]
+__all__ = ["AWCACHE", "AxiLite", "AxiRead", "AxiWrite", "Response"]
 
 #: AWCACHE of every write: Normal Non-cacheable Non-bufferable memory. AMBA AXI (IHI 0022) section
 #: A4.4: "The write response must be obtained from the final destination". A completion is written,
@@ -49,6 +49,34 @@ class AxiWrite(wiring.Signature):
                 "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
             }
         )
+
+
+class AxiRead(wiring.Signature):
+    """The read channels of an AXI4 manager: INCR bursts of full-width beats, many IDs.
+
+    Beats of bursts with different IDs may come in any order, also mixed.
+
+    Parameters
+    ----------
+    width : int
+    ids : int
+        Number of IDs, from 0 on.
+
+    Members
+    -------
+    ar : Out(stream of {addr: 64, len: 8, id: range(ids)})
+        ``addr`` in octets, aligned to a beat; ``len`` is beats less one.
+    r : In(stream of {data: width, resp: 2, last: 1, id: range(ids)})
+    """
+
+    def __init__(self, width, ids):
+        self.width, self.ids = width, ids
+        super().__init__({
+            "ar": Out(stream.Signature(
+                data.StructLayout({"addr": 64, "len": 8, "id": range(ids)}))),
+            "r": In(stream.Signature(
+                data.StructLayout({"data": width, "resp": 2, "last": 1, "id": range(ids)}))),
+        })
 
 
 class AxiLite(wiring.Signature):

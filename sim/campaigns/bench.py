@@ -33,7 +33,7 @@ from .others import Peer
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
 
 #: The blocks that are placed and routed.
-BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
+BLOCKS = ("crc32c", "tagged_check", "placement_dma", "framer", "top")
 #: Octets of payload of a segment.
 PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
 #: Payloads whose latency is measured.
@@ -113,6 +113,7 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     from ...hdl.dma.placement import PlacementDma
     from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
+    from ...hdl.mpa.framer import Framer
 
     if block == "top":
         return to_verilog(config), "rnic"
@@ -120,6 +121,7 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
         "crc32c": lambda: Crc32c(config.width),
         "tagged_check": lambda: TaggedCheck(config.stags),
         "placement_dma": lambda: PlacementDma(config),
+        "framer": lambda: Framer(config.width),
     }[block]()
     return pnr_flow.component_verilog(component, block), block
 

@@ -1,0 +1,407 @@
+"""Keeps the octets of segments that are being read, until a whole segment can leave.
+
+The ring's rows are beats of the output. Each octet lane is a memory of its own, so that a beat from
+the bus is written at any alignment in one cycle: the lanes that pass the end of a row are written
+to the next row.
+"""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import Response
+from ..lib.blockram import BlockRam
+from ..lib.credits import Credits
+from ..lib.stream import Beat, Store, any_of, delayed
+from .jobs import LENGTH_BITS
+from .rotate import Lanes, Rotate
+
+__all__ = [
+    "HEADER_OCTETS", "Answered", "BeatPlacer", "Burst", "Ended", "Held", "StagedHead", "Staging",
+    "Written"]
+
+#: Octets of the longest header: an untagged one (RFC 5041 section 4.3).
+HEADER_OCTETS = 18
+QUEUE = 16
+
+
+class Burst(data.StructLayout):
+    """The place of a burst in the ring.
+
+    Members
+    -------
+    row : row_bits
+        Row of lane 0 of the burst's first beat.
+    rotate : lane
+        Lanes by which its octets move up; those that wrap around go to the next row.
+    first_lane, last_lane : lane
+        The first octet of the first beat, the last one of the last beat.
+    slot : slot_bits
+        The segment's slot.
+    epoch : 1
+        As in :class:`~.read.ReadFence`.
+    """
+
+    def __init__(self, shape):
+        super().__init__({
+            "row": shape.row_bits, "rotate": shape.lane, "first_lane": shape.lane,
+            "last_lane": shape.lane, "slot": shape.slot_bits, "epoch": 1})
+
+
+class Answered(data.StructLayout):
+    """A burst all of whose octets are in the ring; ``failed`` (1): the bus reported an error."""
+
+    def __init__(self, shape):
+        super().__init__({"slot": shape.slot_bits, "epoch": 1, "failed": 1})
+
+
+class Ended(data.StructLayout):
+    """A segment's last piece was cut: ``bursts`` (8) in all; ``refused``: it is given up."""
+
+    def __init__(self, shape):
+        super().__init__({"slot": shape.slot_bits, "bursts": 8, "refused": 1})
+
+
+class Written(data.StructLayout):
+    """Octets for the ring: lane ``n`` of ``data`` is written where ``enable[n]`` is set, to ``row``
+    or, where ``above[n]`` is set, to the next row.
+    """
+
+    def __init__(self, shape):
+        super().__init__({
+            "row": shape.row_bits, "data": shape.width, "above": shape.octets,
+            "enable": shape.octets})
+
+
+class StagedHead(data.StructLayout):
+    """A segment that leaves: its ``tag`` (16), and the octets of its header and its payload,
+    ``lead`` and ``length``.
+
+    ``refused`` (1): one of its pieces was. ``failed`` (1): the bus answered with an error. In both
+    cases no packet follows.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "tag": 16, "lead": range(HEADER_OCTETS + 1), "length": LENGTH_BITS, "refused": 1,
+            "failed": 1})
+
+
+class Held(data.StructLayout):
+    """A segment that has its place in the ring.
+
+    Members
+    -------
+    row : row_bits, rows : row_bits + 1
+        Its first row, and how many it has.
+    slot : slot_bits
+    header, lead, length, tag
+        As in :class:`~.read.ReadSegment`.
+    """
+
+    def __init__(self, shape, segment):
+        super().__init__({
+            "row": shape.row_bits, "rows": shape.row_bits + 1, "slot": shape.slot_bits,
+            **{name: field.shape for name, field in segment}})
+
+
+class BeatPlacer(wiring.Component):
+    """Writes the beats from the bus to their places in the ring.
+
+    Latency: ``LATENCY`` cycles from a beat to its octets in the ring; one more to ``answered``.
+    Throughput: one beat per cycle, always taken. Reset: no beat is on its way; ``clear`` has to
+    name every ID before its first beat comes. Errors: a beat whose response is not OKAY sets
+    ``failed``.
+
+    Members
+    -------
+    clear : In(stream.Signature(id, always_ready=True))
+        No beat of a burst with this ID came before. Only while no beat comes.
+    burst : In(stream.Signature({id, burst: Burst}, always_ready=True))
+        A burst begins, at least three cycles before its first beat.
+    r : In(stream.Signature({data, resp: 2, last: 1, id}, always_ready=True))
+    returned : Out(stream.Signature(id, always_ready=True))
+        The burst with this ID had its last beat.
+    write : Out(stream.Signature(Written, always_ready=True))
+    answered : Out(stream.Signature(Answered, always_ready=True))
+    """
+
+    LATENCY = 7
+
+    def __init__(self, shape, beat):
+        self.shape = shape
+        super().__init__({
+            "clear": In(stream.Signature(shape.id_bits, always_ready=True)),
+            "burst": In(stream.Signature(data.StructLayout(
+                {"id": shape.id_bits, "burst": Burst(shape)}), always_ready=True)),
+            "r": In(stream.Signature(beat, always_ready=True)),
+            "returned": Out(stream.Signature(shape.id_bits, always_ready=True)),
+            "write": Out(stream.Signature(Written(shape), always_ready=True)),
+            "answered": Out(stream.Signature(Answered(shape), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        shape, octets = self.shape, self.shape.octets
+        m.submodules.bursts = bursts = BlockRam(Burst(shape), shape.reads)
+        m.submodules.rotate = rotate = Rotate(octets)
+        m.d.comb += [
+            bursts.write.valid.eq(self.burst.valid),
+            bursts.write.payload.address.eq(self.burst.payload.id),
+            bursts.write.payload.data.eq(self.burst.payload.burst),
+            bursts.address[0].eq(self.r.payload.id),
+        ]
+
+        # Stage n's registers are named with n. 1: how many beats of its burst came before.
+        valid = Signal(7)
+        beat1 = Signal(self.r.payload.shape(), reset_less=True)
+        before, failed1 = self._progress(m, valid[0], beat1)
+        first2, last2, failed2 = Signal(), Signal(), Signal()
+        beats2 = Signal(8, reset_less=True)
+        m.d.sync += [
+            valid.eq(Cat(self.r.valid, valid)),
+            beat1.eq(self.r.payload),
+            first2.eq(before == 0),
+            beats2.eq(before),
+            last2.eq(beat1.last),
+            failed2.eq(failed1),
+        ]
+        m.d.comb += [
+            self.returned.valid.eq(valid[0] & beat1.last),
+            self.returned.payload.eq(beat1.id),
+        ]
+
+        # 3: where the beat's octets begin and end, in lanes of two rows.
+        burst = bursts.data[0]
+        begin3 = Signal(shape.lane + 1, reset_less=True)
+        end3 = Signal(shape.lane + 1, reset_less=True)
+        rotate3 = Signal(shape.lane, reset_less=True)
+        row3 = Signal(shape.row_bits, reset_less=True)
+        m.d.sync += [
+            begin3.eq(burst.rotate + Mux(first2, burst.first_lane, 0)),
+            end3.eq(burst.rotate + Mux(last2, burst.last_lane, octets - 1) + 1),
+            rotate3.eq(burst.rotate),
+            row3.eq(burst.row + beats2),
+        ]
+
+        # 5: which lanes wrapped around, and which lie before the octets, and before their end. A
+        # place beyond the first row is before all lanes of it, or after them.
+        wrapped, early, inner = (
+            self._lanes(m, name, value) for name, value in (
+                ("wrapped", rotate3), ("early", begin3[:-1]), ("inner", end3[:-1])))
+        begins_above, ends_above = (
+            delayed(m, 2, value[-1], name).replicate(octets)
+            for value, name in ((begin3, "begins_above"), (end3, "ends_above")))
+        in_row = ~wrapped & ~early & ~begins_above & (inner | ends_above)
+        in_next = wrapped & ~(early & begins_above) & inner & ends_above
+        enable = Signal(octets, reset_less=True)
+        m.d.sync += enable.eq(in_row | in_next)
+
+        # 6: all of it, beside the rotated octets. 7: they are in the ring.
+        write = self.write.payload
+        m.d.comb += [
+            rotate.amount.eq(burst.rotate),
+            rotate.i.eq(delayed(m, 2, beat1.data, "data")),
+            self.write.valid.eq(valid[5]),
+            write.data.eq(delayed(m, 3 - rotate.stages, rotate.o, "rotated")),
+            write.row.eq(delayed(m, 3, row3, "row")),
+            write.above.eq(delayed(m, 1, wrapped, "above")),
+            write.enable.eq(enable),
+            self.answered.valid.eq(valid[6] & delayed(m, 5, last2, "last")),
+            self.answered.payload.slot.eq(delayed(m, 5, burst.slot, "slot")),
+            self.answered.payload.epoch.eq(delayed(m, 5, burst.epoch, "epoch")),
+            self.answered.payload.failed.eq(delayed(m, 5, failed2, "failed")),
+        ]
+        return m
+
+    def _progress(self, m, valid, beat):
+        """Counts the beats of each burst; returns how many came before, and whether one failed."""
+        shape = self.shape
+        entry = data.StructLayout({"beats": 8, "failed": 1})
+        m.submodules.progress = table = memory.Memory(shape=entry, depth=shape.reads, init=[])
+        write, read = table.write_port(), table.read_port(domain="comb")
+        failed = Signal()
+        m.d.comb += [
+            failed.eq(read.data.failed | (beat.resp != Response.OKAY.value)),
+            read.addr.eq(beat.id),
+            write.addr.eq(Mux(self.clear.valid, self.clear.payload, beat.id)),
+            write.en.eq(valid | self.clear.valid),
+        ]
+        with m.If(~self.clear.valid & ~beat.last):
+            m.d.comb += [write.data.beats.eq(read.data.beats + 1), write.data.failed.eq(failed)]
+        return read.data.beats, failed
+
+    def _lanes(self, m, name, value):
+        """Returns which lanes are below the lane number in ``value``, two cycles later."""
+        m.submodules[name] = lanes = Lanes(self.shape.octets)
+        m.d.comb += lanes.i.eq(value)
+        return lanes.o
+
+
+class Staging(wiring.Component):
+    """Holds segments in a ring of rows, and lets each leave when it is whole.
+
+    Segments leave in order, as packets of the header and the octets that were read. A segment that
+    was refused, or for which the bus answered with an error, leaves without a packet.
+
+    Latency: 6 cycles from the last ``answered`` to a segment's first beat. Throughput: one beat per
+    cycle, without a gap between segments. Reset: empty. Errors: none.
+
+    Members
+    -------
+    held : In(stream.Signature(Held, always_ready=True))
+        A segment got its place. The segment that had its slot before has left.
+    ended : In(stream.Signature(Ended, always_ready=True))
+    answered : In(stream.Signature(Answered, always_ready=True))
+    write : In(stream.Signature(Written, always_ready=True))
+    left : Out(stream.Signature(row_bits + 1, always_ready=True))
+        A segment has left the ring, which had this number of rows.
+    heads : Out(stream.Signature(StagedHead()))
+    o : Out(stream.Signature(Beat(width)))
+    """
+
+    def __init__(self, shape, held):
+        self.shape, self.held_shape = shape, held
+        super().__init__({
+            "held": In(stream.Signature(held, always_ready=True)),
+            "ended": In(stream.Signature(Ended(shape), always_ready=True)),
+            "answered": In(stream.Signature(Answered(shape), always_ready=True)),
+            "write": In(stream.Signature(Written(shape), always_ready=True)),
+            "left": Out(stream.Signature(shape.row_bits + 1, always_ready=True)),
+            "heads": Out(stream.Signature(StagedHead())),
+            "o": Out(stream.Signature(Beat(shape.width))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        shape = self.shape
+        # A segment waits together with the counts of its slot before its own answers.
+        counts = data.StructLayout({"bursts": 8, "failed": 8})
+        waits = data.StructLayout({"held": self.held_shape, "before": counts})
+        m.submodules.waiting = waiting = Store(waits, depth=shape.segments)
+        m.submodules.ends = ends = Store(Ended(shape), depth=shape.segments)
+        wiring.connect(m, wiring.flipped(self.ended), ends.i)
+        answer = self.answered.payload
+        mine, at_first, now = self._counts(
+            m, counts, answer.slot, self.held.payload.slot, ends.o.payload.slot)
+        before = waiting.o.payload.before
+        whole, failed = Signal(), Signal()
+        m.d.comb += [
+            self._write.en.eq(self.answered.valid),
+            self._write.data.bursts.eq(mine.bursts + 1),
+            self._write.data.failed.eq(mine.failed + answer.failed),
+            waiting.i.valid.eq(self.held.valid),
+            waiting.i.payload.held.eq(self.held.payload),
+            waiting.i.payload.before.eq(at_first),
+            whole.eq((now.bursts - before.bursts)[:8] == ends.o.payload.bursts),
+            failed.eq(now.failed != before.failed),
+        ]
+        self._leave(m, waiting.o, ends.o, whole, failed)
+        return m
+
+    def _counts(self, m, shape, written, *read):
+        """Adds the table that counts the answers of each slot, modulo 256, and the failed ones of
+        them; returns the counts of ``written``, whose entry can be written, and of each in
+        ``read``.
+        """
+        m.submodules.answers = table = memory.Memory(
+            shape=shape, depth=self.shape.segments, init=[])
+        self._write = table.write_port()
+        m.d.comb += self._write.addr.eq(written)
+        values = []
+        for slot in (written, *read):
+            port = table.read_port(domain="comb")
+            m.d.comb += port.addr.eq(slot)
+            values.append(port.data)
+        return values
+
+    def _leave(self, m, held, ended, whole, failed):
+        """Reads the rows of whole segments."""
+        shape = self.shape
+        octets = shape.octets
+        leaving = data.StructLayout({"held": self.held_shape, "failed": 1, "refused": 1})
+        m.submodules.leaving = queue = Store(leaving, depth=4)
+        m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE)
+        m.submodules.beats = beats = Store(Beat(shape.width), depth=2 * QUEUE)
+        m.submodules.credits = credits = Credits(2 * QUEUE)
+        wiring.connect(m, heads.o, wiring.flipped(self.heads))
+        wiring.connect(m, beats.o, wiring.flipped(self.o))
+        goes = Signal()
+        m.d.comb += [
+            goes.eq(held.valid & ended.valid & whole & queue.half),
+            held.ready.eq(goes),
+            ended.ready.eq(goes),
+            queue.i.valid.eq(goes),
+            queue.i.payload.held.eq(held.payload.held),
+            queue.i.payload.failed.eq(failed),
+            queue.i.payload.refused.eq(ended.payload.refused),
+        ]
+
+        # A row is read in each cycle; its header is put in two cycles later.
+        segment, one = queue.o.payload, queue.o.payload.held
+        index, first = Signal(shape.row_bits), Signal(init=1)
+        bad, last, step = Signal(), Signal(), Signal()
+        m.d.comb += [
+            bad.eq(segment.failed | segment.refused),
+            last.eq(bad | (index == one.rows - 1)),
+            step.eq(queue.o.valid & (~first | heads.half) & (credits.ok | bad)),
+            queue.o.ready.eq(step & last),
+            heads.i.valid.eq(step & first),
+            *(heads.i.payload[name].eq(one[name]) for name in ("tag", "lead", "length")),
+            heads.i.payload.failed.eq(segment.failed),
+            heads.i.payload.refused.eq(segment.refused),
+            credits.open.eq(1),
+            credits.take.eq(step & ~bad),
+            credits.give.eq(beats.o.valid & beats.o.ready),
+        ]
+        with m.If(step):
+            m.d.sync += [first.eq(last), index.eq(Mux(last, 0, index + 1))]
+        m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
+
+        end = Signal(shape.lane)  # octets in the last row; 0: all
+        m.d.comb += end.eq((one.lead + one.length)[:shape.lane])
+        beat = Signal(Beat(shape.width))
+        m.d.comb += [
+            beat.last.eq(last),
+            beat.count.eq(Mux(last & end.any(), end, octets)),
+        ]
+        header, mask = self._header(one, index)
+        out = delayed(m, 3, beat, "beat")
+        stored = delayed(m, 1, self._rows(m, one.row + index), "stored")
+        masks = delayed(m, 3, mask, "mask")
+        headers = delayed(m, 3, header, "header")
+        m.d.sync += [
+            beats.i.valid.eq(delayed(m, 3, step & ~bad, "row")),
+            beats.i.payload.eq(out),
+            *(beats.i.payload.data.word_select(k, 8).eq(
+                Mux(masks[k], headers.word_select(k, 8), stored.word_select(k, 8)))
+              for k in range(octets)),
+        ]
+
+    def _header(self, segment, index):
+        """Returns the header's octets in the row, and which lanes have one."""
+        octets = self.shape.octets
+        rows = -(-HEADER_OCTETS // octets)
+        parts = [segment.header[8 * octets * k:8 * octets * (k + 1)] for k in range(rows)]
+        lanes = [Cat(octets * k + lane < segment.lead for lane in range(octets))
+                 for k in range(rows)]
+        here = [index == k for k in range(rows)]
+        return (
+            any_of(Mux(at, part, 0) for at, part in zip(here, parts, strict=True)),
+            any_of(Mux(at, part, 0) for at, part in zip(here, lanes, strict=True)),
+        )
+
+    def _rows(self, m, row):
+        """Adds the ring; returns the octets of ``row`` two cycles later."""
+        write = self.write.payload
+        lanes = []
+        for lane in range(self.shape.octets):
+            m.submodules[f"lane{lane}"] = ram = BlockRam(8, self.shape.rows)
+            m.d.comb += [
+                ram.write.valid.eq(self.write.valid & write.enable[lane]),
+                ram.write.payload.address.eq(write.row + write.above[lane]),
+                ram.write.payload.data.eq(write.data.word_select(lane, 8)),
+                ram.address[0].eq(row),
+            ]
+            lanes.append(ram.data[0])
+        return Cat(lanes)

@@ -128,7 +128,8 @@ class LevelizedEngine(PySimEngine):
         # By the id() of their clock domains: edges so far, and ticks that wait for the next one.
         self.edges, self.waiting = {}, {}
         self._hit = []
-        for domain in {*design.fragment.domains.values(), *self._levelized.domains}:
+        self._domains = {*design.fragment.domains.values(), *self._levelized.domains}
+        for domain in self._domains:
             self._watch(domain)
         # By the id() of an expression or shape, which is kept beside.
         self._places, self._consts, self._packed, self._layouts = {}, {}, {}, {}
@@ -146,6 +147,15 @@ class LevelizedEngine(PySimEngine):
 
     def add_async_testbench(self, simulator, process, *, background):
         self._testbenches.append(_Testbench(self._design, self, process, background=background))
+
+    def forget_testbenches(self):
+        """Makes the engine as good as new, apart from clocks; a reset has to follow."""
+        self._testbenches.clear()
+        self._active_triggers.clear()
+        for slot in self._state.slots:
+            slot.wakers.clear()
+        for domain in self._domains:
+            self._watch(domain)
 
     def write_vcd(self, **options):
         raise NotImplementedError("this engine writes no VCD: use Amaranth's own")

@@ -4,6 +4,7 @@ For tests and drawings alone: no gateware imports this file.
 """
 
 import random
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from amaranth.hdl import ShapeCastable, Value
@@ -13,6 +14,18 @@ from .simulation import LevelizedEngine
 
 #: The time of a cycle in seconds, for designs with one clock.
 PERIOD = 1e-8
+
+
+@lru_cache(maxsize=8)
+def shared(kind, /, *arguments, **options):
+    """Returns ``kind(*arguments, **options)``: with equal arguments, the same component.
+
+    :func:`make_simulator` elaborates and compiles it once; each simulation starts it anew. Tests
+    must not change it.
+    """
+    component = kind(*arguments, **options)
+    component._simulators = {}
+    return component
 
 
 def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
@@ -34,9 +47,16 @@ def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
         await ctx.delay(limit * period)
         raise AssertionError(f"{type(dut).__name__}: the test has not ended after {limit} cycles")
 
-    simulator = Simulator(dut, engine=engine)
-    for domain, (each, phase) in clocks.items():
-        simulator.add_clock(each, phase=phase, domain=domain)
+    known = getattr(dut, "_simulators", {})
+    key = engine, *clocks.items()
+    if key in known:
+        simulator = known[key]
+        simulator._engine.forget_testbenches()
+        simulator.reset()
+    else:
+        simulator = known[key] = Simulator(dut, engine=engine)
+        for domain, (each, phase) in clocks.items():
+            simulator.add_clock(each, phase=phase, domain=domain)
     for testbench in (*background, watchdog):
         simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from ddp_rnic.hdl.ddp.moderation import STAMPS, InterruptModeration
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 
 MODULUS = 1 << 16
 #: Cycles after which the output must reflect the inputs.
@@ -12,7 +12,7 @@ LATENCY = 9
 
 
 def run(testbench):
-    dut = InterruptModeration()
+    dut = shared(InterruptModeration)
 
     async def bench(ctx):
         await testbench(ctx, dut)

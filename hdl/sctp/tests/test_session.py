@@ -9,7 +9,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.item import Ticket, Verdict
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.session import (
@@ -78,7 +78,7 @@ class Both(wiring.Component):
 
 class Bench:
     def __init__(self, *, seed=0, pending=4, delay=0, busy=1.0):
-        self.dut = Both(pending)
+        self.dut = shared(Both, pending)
         self.rng = random.Random(seed)
         self.delay, self.busy = delay, busy
         self.offers = deque()

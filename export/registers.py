@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.regs import Field, Register
+from . import layouts
 
 #: The values that every device returns for these registers.
 CONSTANTS = {"ID": regs.ID, "VERSION": regs.VERSION}
@@ -94,7 +95,10 @@ def _name(name: str) -> str:
 
 
 def header(config: RnicConfig) -> str:
-    """Returns the map as a C header: octet addresses, and lowest bit and mask of each field."""
+    """Returns the map as a C header: octet addresses, and lowest bit and mask of each field.
+
+    The layouts of entries in host memory follow.
+    """
     lines = [
         "/* The registers of ddp-rnic on s_axil. Addresses count octets. */",
         "#ifndef RNIC_H",
@@ -111,4 +115,4 @@ def header(config: RnicConfig) -> str:
             mask = (1 << field.bits) - 1 << field.low
             lines.append(f"#define {name}_SHIFT {field.low} /* {field.doc} */")
             lines.append(f"#define {name}_MASK {mask:#010x}u")
-    return "\n".join([*lines, "", "#endif", ""])
+    return "\n".join([*lines, *layouts.header(), "", "#endif", ""])

@@ -7,8 +7,9 @@ from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
 from .bus.csr import Registers
-from .ddp.commit import ErrorEvent, ItemTally, Tally
+from .ddp.commit import ItemTally, Tally
 from .ddp.counters import Counters
+from .ddp.events import ErrorEvent
 from .ddp.fence import Fence, Sweep
 from .ddp.moderation import InterruptModeration
 from .ddp.segment import HEADER_WORDS
@@ -84,8 +85,9 @@ class Control(wiring.Component):
         Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
     queue : Out(stream.Signature(QueueState(), always_ready=True))
     post : Out(stream.Signature(Post(config), always_ready=True))
-    clear : Out(stream.Signature(16))
-        Streams that restart: the host has written their entry.
+    clear : Out(stream.Signature(16)), cleared : In(1)
+        Streams that restart: the host has written their entry. With the transfer: the stream's
+        error state is cleared.
     hold : Out(1), held : In(1)
         Requests, and acknowledges, a pause of the datapath in which ``queue`` may be written.
     events : In(stream.Signature(ErrorEvent(config)))
@@ -112,6 +114,7 @@ class Control(wiring.Component):
             "queue": Out(stream.Signature(QueueState(), always_ready=True)),
             "post": Out(stream.Signature(Post(config), always_ready=True)),
             "clear": Out(stream.Signature(16)),
+            "cleared": In(1),
             "hold": Out(1),
             "held": In(1),
             "events": In(stream.Signature(ErrorEvent(config))),
@@ -133,7 +136,7 @@ class Control(wiring.Component):
         m.submodules.registers = registers = Registers(sctp=self.config.sctp)
         wiring.connect(m, wiring.flipped(self.bus), registers.bus)
         revoking = self._revoke(m, registers)
-        self._set_up(m, registers)
+        uncleared = self._set_up(m, registers)
         self._queues(m, registers)
         waiting = self._deliver(m, registers)
         self._count(m, registers)
@@ -149,7 +152,8 @@ class Control(wiring.Component):
             registers.cap_queue.eq(self.config.queue_depth),
             registers.cap_buffers.eq(self.config.buffers),
             registers.status.eq(
-                Cat(self.events.valid, self.idle, waiting, revoking, self.ring_error)),
+                Cat(self.events.valid, self.idle, waiting, revoking, self.ring_error,
+                    self.clear.valid, uncleared)),
             self.events.ready.eq(registers.event_pop),
             registers.event_code.eq(Cat(event.code, event.type)),
             registers.event_stream.eq(event.stream),
@@ -175,13 +179,16 @@ class Control(wiring.Component):
         return whole[:max(self.config.address, most)]
 
     def _set_up(self, m, registers):
-        """Connects the tables that the host writes without further steps: streams and pages."""
+        """Connects the tables that the host writes without further steps: streams and pages.
+
+        Returns whether the last STREAM_COMMIT left its stream in error.
+        """
         setting, page = self.streams.payload, self.pages.payload
-        commit, known = Signal(), Signal()
+        commit, known, uncleared = Signal(), Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
         m.d.comb += commit.eq(registers.stream_commit & known)
         with m.If(commit | self.clear.ready):
-            m.d.sync += self.clear.valid.eq(commit)
+            m.d.sync += [self.clear.valid.eq(commit), uncleared.eq(~commit & ~self.cleared)]
         m.d.comb += [
             self.clear.payload.eq(registers.stream_index),
             self.streams.valid.eq(commit | (registers.revoke_stream & known)),
@@ -194,6 +201,7 @@ class Control(wiring.Component):
             page.entry.valid.eq(1),
             page.entry.address.eq(self._address(registers, "page_addr") >> 12),
         ]
+        return uncleared
 
     def _revoke(self, m, registers):
         """Connects STag writes, revocations and the fence; returns whether one is in progress."""

@@ -265,8 +265,8 @@ class Rnic(wiring.Component):
             wiring.connect(m, commit.records, needed.i)
             records = needed.o
             m.d.comb += [
-                needed.clear.valid.eq(commit.clear.valid & commit.clear.ready),
-                needed.clear.payload.eq(commit.clear.payload),
+                needed.clear.valid.eq(commit.cleared.valid),
+                needed.clear.payload.eq(commit.cleared.payload),
             ]
         wiring.connect(m, records, delivery.records)
         wiring.connect(m, m.submodules.dma.done, delivery.done)
@@ -274,8 +274,8 @@ class Rnic(wiring.Component):
         wiring.connect(m, delivery.bus, wiring.flipped(self.completions))
         m.d.comb += [
             commit.record_room.eq(delivery.half),
-            delivery.clear.valid.eq(commit.clear.valid & commit.clear.ready),
-            delivery.clear.payload.eq(commit.clear.payload),
+            delivery.clear.valid.eq(commit.cleared.valid),
+            delivery.clear.payload.eq(commit.cleared.payload),
         ]
 
     def _report_sctp(self, m):
@@ -293,8 +293,8 @@ class Rnic(wiring.Component):
         wiring.connect(m, reports.advanced, untagged.advanced)
         wiring.connect(m, reports.disordered, commit.disordered)
         m.d.comb += [
-            reports.clear.valid.eq(delivery.clear.valid),
-            reports.clear.payload.eq(delivery.clear.payload),
+            reports.clear.valid.eq(commit.cleared.valid),
+            reports.clear.payload.eq(commit.cleared.payload),
         ]
 
     def _control(self, m):
@@ -316,6 +316,7 @@ class Rnic(wiring.Component):
             control.stag_entry.eq(stags.entry[1]),
             commit.hold.eq(control.hold),
             control.held.eq(commit.held),
+            control.cleared.eq(commit.cleared.valid),
             *(getattr(delivery, name).eq(control.ring[name])
               for name in ("enable", "base", "size", "consumer")),
             control.producer.eq(delivery.producer),

@@ -9,41 +9,19 @@ from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
 from ..lib.credits import Credits
-from ..lib.stream import Backlog, Skid, Stage, Store, delayed, plus
+from ..lib.stream import Skid, Stage, Store, delayed, plus
 from ..spec import ddp
 from .delivery import Record
+from .events import ErrorEvent, Events
 from .item import Action, Admitted, Verdict
 from .merge import CHECKS, HEAD, Merge
 from .message_order import Disordered
-from .segment import HEADER_WORDS, Outcome, Segment, SegmentVerdict
+from .segment import Outcome, Segment, SegmentVerdict
 from .state import ErrorState
 from .tagged import CheckResult
 from .untagged import QN_BITS, UntaggedResult
 
-__all__ = ["Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
-
-
-class ErrorEvent(data.StructLayout):
-    """An error event, with the contents that RFC 5041 section 7.1 requires.
-
-    Members
-    -------
-    type : 4, code : 8
-        Error Type and Error Code, RFC 5041 section 7.2.
-    stream : stream_bits
-    length : 16
-        Octets of the DDP Segment, header included.
-    sequence : 32
-        LLP sequence number of the segment's FPDU.
-    header : 160
-        ULPDU_Length and DDP header as received.
-    """
-
-    def __init__(self, config):
-        super().__init__({
-            "type": 4, "code": 8, "stream": config.stream_bits, "length": 16, "sequence": 32,
-            "header": 32 * HEADER_WORDS,
-        })
+__all__ = ["Commit", "ItemTally", "Move", "Tally"]
 
 
 class Move(data.StructLayout):
@@ -100,7 +78,8 @@ class ItemTally(data.StructLayout):
 class Pause(wiring.Component):
     """Pauses the segments and then carries out requests: bus errors, ``clear`` and ``hold``.
 
-    A request waits until no segment is in the checks.
+    A request waits until no segment is in the checks. ``clear`` also waits for the bus errors that
+    came before it, so that none of them ends the stream after it restarted.
 
     Latency: 6 cycles from a pause to ``acting``. Throughput: one request at a time. Reset: segments
     flow. Errors: none.
@@ -111,8 +90,6 @@ class Pause(wiring.Component):
         As in :class:`Commit`.
     under_way : In(1)
         Segments are in the checks.
-    room : In(1)
-        There is room for the event of a bus error.
     flowing : Out(1)
         Segments may be taken.
     stream : Out(16)
@@ -128,7 +105,6 @@ class Pause(wiring.Component):
     hold: In(1)
     held: Out(1)
     under_way: In(1)
-    room: In(1)
     flowing: Out(1, init=1)
     stream: Out(16)
     acting: Out(1)
@@ -157,12 +133,12 @@ class Pause(wiring.Component):
                     m.next = "Hold"
             with m.State("Hold"):
                 m.d.sync += [
-                    self.clearing.eq(clear),
-                    self.stream.eq(Mux(clear, self.clear.payload, self.bus_errors.payload)),
+                    self.clearing.eq(~bus_error),
+                    self.stream.eq(Mux(bus_error, self.bus_errors.payload, self.clear.payload)),
                 ]
-                with m.If(clear | (bus_error & self.room)):
+                with m.If(clear | bus_error):
                     m.next = "Act"
-                with m.Elif(~self.hold & ~bus_error):
+                with m.Elif(~self.hold):
                     m.d.sync += self.flowing.eq(1)
                     m.next = "Segments"
             with m.State("Act"):
@@ -250,12 +226,12 @@ class Commit(wiring.Component):
     A segment advances only when its verdict is known (RFC 5041 section 3, item 6). The first error
     of a stream is reported, and its FPDU is forwarded as an exception; from then on the stream's
     segments are dropped silently (section 7.1) until ``clear``. A bus error, ``clear`` and ``hold``
-    wait until no segment is in the checks.
+    wait until no segment is in the checks. ``clear`` leaves a stream in error whose event was not
+    read.
 
     Latency: ``LATENCY`` cycles from a verdict to ``moves``. Throughput: one segment per cycle.
     Reset: no segment.
-    Errors: reported through ``events``. While there is no room for an event, no segment is taken;
-    no event is lost.
+    Errors: reported through ``events``, one for each stream; no segment waits for their reader.
 
     Parameters
     ----------
@@ -278,7 +254,9 @@ class Commit(wiring.Component):
     bus_errors : In(stream.Signature(16))
         Streams with a placement that the bus refused.
     clear : In(stream.Signature(16))
-        Streams whose error state is to be cleared.
+        Streams whose error state is to be cleared, unless their event was not read.
+    cleared : Out(stream.Signature(16, always_ready=True))
+        With the transfer of ``clear``: the error state is cleared.
     hold : In(1), held : Out(1)
         Requests a pause: no segment is taken. Acknowledges it: no segment is in the checks.
     moves : Out(stream.Signature(Move))
@@ -324,6 +302,7 @@ class Commit(wiring.Component):
             "untagged": In(UntaggedResult()),
             "bus_errors": In(stream.Signature(16)),
             "clear": In(stream.Signature(16)),
+            "cleared": Out(stream.Signature(16, always_ready=True)),
             "hold": In(1),
             "held": Out(1),
             "moves": Out(stream.Signature(self.move)),
@@ -350,8 +329,7 @@ class Commit(wiring.Component):
             config, ordered=self.ordered, unordered=self.unordered)
         m.submodules.moves = moves = Store(self.move, depth=self.MOVES)
         m.submodules.stage = stage = Stage(self.move)
-        m.submodules.events = events = Backlog(
-            ErrorEvent(config), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
+        m.submodules.events = events = Events(config)
         m.submodules.errors = errors = ErrorState(config.streams)
         m.submodules.pause = pause = Pause()
         wiring.connect(m, moves.o, stage.i)
@@ -370,7 +348,7 @@ class Commit(wiring.Component):
             m.d.comb += [
                 self.item_done.eq(merge.item_done), self.head_item.eq(merge.head_item)]
 
-        # A segment is taken only if there is room for its move, its event and its record.
+        # A segment is taken only if there is room for its move and its record.
         m.submodules.credits = credits = Credits(self.MOVES, lag=4)
         under = merge.under
         moved = Signal()
@@ -380,14 +358,16 @@ class Commit(wiring.Component):
             under_way.eq(merge.take | under.any()),
         ]
         m.d.comb += [
-            credits.open.eq(events.half & self.record_room),
+            credits.open.eq(self.record_room),
             credits.take.eq(under[0]),
             credits.give.eq(moved),
             merge.go.eq(pause.flowing & credits.ok),
             pause.hold.eq(self.hold),
             self.held.eq(pause.held),
             pause.under_way.eq(under_way),
-            pause.room.eq(credits.ok),
+            events.stream.eq(pause.stream),
+            self.cleared.valid.eq(pause.acting & pause.clearing & ~events.unread),
+            self.cleared.payload.eq(self.clear.payload),
         ]
         late = self._late(m, pause)
         checks = self._gather(m, merge.verdict, under[HEAD + CHECKS - 1])
@@ -493,7 +473,7 @@ class Commit(wiring.Component):
             accepted.eq(checked & ~found.error & ~silent),
             raises.eq(checked & (found.error | disordered) & ~silent),
             errors.update.eq(raises | pause.acting),
-            errors.becomes.eq(~(pause.acting & pause.clearing)),
+            errors.becomes.eq(~self.cleared.valid),
         ]
         self._report(m, judges, raises, found, disorder)
         # The decision is a few flags; the data that they select follow one cycle later.

@@ -8,7 +8,7 @@ from ..lib.stream import copies
 
 __all__ = ["Join", "Lanes", "Rotate"]
 
-GROUP = 8  # lanes that share one copy of a control register
+GROUP = 8  # octets that share one copy of a control register
 
 
 class Rotate(wiring.Component):
@@ -21,27 +21,29 @@ class Rotate(wiring.Component):
 
     Parameters
     ----------
-    octets : int
+    lanes : int
         Lanes of a beat.
+    octets : int
+        Octets of a lane.
 
     Members
     -------
-    amount : In(range(octets))
-    i : In(8 * octets)
-    o : Out(8 * octets)
+    amount : In(range(lanes))
+    i : In(8 * octets * lanes)
+    o : Out(8 * octets * lanes)
     """
 
-    def __init__(self, octets):
-        self.octets = octets
-        self.stages = ((octets - 1).bit_length() + 1) // 2
-        super().__init__({
-            "amount": In(range(octets)), "i": In(8 * octets), "o": Out(8 * octets),
-        })
+    def __init__(self, lanes, octets=1):
+        self.lanes, self.octets = lanes, octets
+        self.stages = ((lanes - 1).bit_length() + 1) // 2
+        bits = 8 * octets * lanes
+        super().__init__({"amount": In(range(lanes)), "i": In(bits), "o": Out(bits)})
 
     def elaborate(self, platform):
         m = Module()
         beat = self.i
-        groups = self.octets // GROUP
+        lanes_of_group = GROUP // self.octets
+        groups = self.lanes // lanes_of_group
         # Selects are copied for every 64 bits, so that none drives more than 128 multiplexers.
         amounts = [self.amount[2 * stage:2 * stage + 2] for stage in range(self.stages)]
         for stage in range(self.stages):
@@ -51,13 +53,13 @@ class Rotate(wiring.Component):
                                 reset_less=True)
                 m.d.sync += amount.eq(amounts[later])
                 amounts[later] = amount
-            rotated = Signal(8 * self.octets, name=f"rotated{stage}", reset_less=True)
-            low = 2 * stage
-            for lane in range(self.octets):
-                select = selects[lane // GROUP]
-                choices = Array(beat.word_select((lane - (rotation << low)) % self.octets, 8)
+            rotated = Signal.like(self.i, name=f"rotated{stage}", reset_less=True)
+            low, bits = 2 * stage, 8 * self.octets
+            for lane in range(self.lanes):
+                select = selects[lane // lanes_of_group]
+                choices = Array(beat.word_select((lane - (rotation << low)) % self.lanes, bits)
                                 for rotation in range(1 << len(select)))
-                m.d.sync += rotated.word_select(lane, 8).eq(choices[select])
+                m.d.sync += rotated.word_select(lane, bits).eq(choices[select])
             beat = rotated
         m.d.comb += self.o.eq(beat)
         return m

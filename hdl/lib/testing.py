@@ -1,4 +1,4 @@
-"""Simulates blocks: clock, watchdog, and both ends of a stream.
+"""Simulates blocks in Amaranth's own simulator: clock, watchdog, and both ends of a stream.
 
 For tests and drawings alone: no gateware imports this file.
 """
@@ -10,34 +10,31 @@ from typing import Any, NamedTuple
 from amaranth.hdl import ShapeCastable, Value
 from amaranth.sim import Simulator
 
-from .simulation import LevelizedEngine
-
 #: The time of a cycle in seconds, for designs with one clock.
 PERIOD = 1e-8
+#: The greatest number of testbenches of a shared component, and of those in the background.
+MOST = 10
 
 
 @lru_cache(maxsize=8)
 def shared(kind, /, *arguments, **options):
-    """Returns ``kind(*arguments, **options)``: with equal arguments, the same component.
+    """Returns ``kind(*arguments, **options)``: the same component for equal arguments.
 
-    :func:`make_simulator` elaborates and compiles it once; each simulation starts it anew. Tests
-    must not change it.
+    The first simulation elaborates and compiles it, the others reset it. Tests must not change it.
     """
     component = kind(*arguments, **options)
-    component._simulators = {}
+    component._simulators = {}  # by their clocks, with the testbenches of the current simulation
     return component
 
 
-def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
-                   engine=LevelizedEngine):
+def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None):
     """Returns a simulator of a component, whose ``run()`` ends when all ``testbenches`` have ended.
 
     If they have not ended after ``limit`` cycles, ``run()`` fails. The testbenches in
     ``background`` do not keep the simulation alive; in each cycle they run before the others.
 
     ``clocks`` has the period and phase, in seconds, of each clock domain; the first of them
-    measures ``limit``. By default, ``sync`` is the only domain. ``engine`` may be "pysim", which is
-    Amaranth's own, slower engine.
+    measures ``limit``. By default, ``sync`` is the only domain.
     """
     clocks = clocks or {"sync": (PERIOD, None)}
     period, _ = next(iter(clocks.values()))
@@ -47,26 +44,47 @@ def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None,
         await ctx.delay(limit * period)
         raise AssertionError(f"{type(dut).__name__}: the test has not ended after {limit} cycles")
 
-    known = getattr(dut, "_simulators", {})
-    key = engine, *clocks.items()
-    if key in known:
-        simulator = known[key]
-        simulator._engine.forget_testbenches()
+    background = [*background, watchdog]
+    known, key = getattr(dut, "_simulators", None), tuple(clocks.items())
+    if known and key in known:
+        assert len(testbenches) <= MOST and len(background) <= MOST
+        simulator, slots = known[key]
+        slots[:] = background, testbenches
         simulator.reset()
-    else:
-        simulator = known[key] = Simulator(dut, engine=engine)
-        for domain, (each, phase) in clocks.items():
-            simulator.add_clock(each, phase=phase, domain=domain)
-    for testbench in (*background, watchdog):
+        return simulator
+    simulator = Simulator(dut)
+    for domain, (each, phase) in clocks.items():
+        simulator.add_clock(each, phase=phase, domain=domain)
+    if known is not None:
+        assert len(testbenches) <= MOST and len(background) <= MOST
+        slots = [background, testbenches]
+        known[key] = simulator, slots
+        background, testbenches = ([_slot(slots, kind, number) for number in range(MOST)]
+                                   for kind in range(2))
+    for testbench in background:
         simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:
         simulator.add_testbench(testbench)
     return simulator
 
 
+def _slot(slots, kind, number):
+    """Returns a testbench that runs the one in a slot, if there is one."""
+    async def testbench(ctx):
+        if number < len(slots[kind]):
+            await slots[kind][number](ctx)
+
+    return testbench
+
+
 def simulate(dut, *testbenches, **options):
     """Runs testbenches against a component; takes the options of :func:`make_simulator`."""
-    make_simulator(dut, *testbenches, **options).run()
+    simulator = make_simulator(dut, *testbenches, **options)
+    try:
+        simulator.run()
+    except BaseException:
+        getattr(dut, "_simulators", {}).clear()
+        raise
 
 
 async def send(ctx, stream, payloads, *, idle=0.0, rng=random):

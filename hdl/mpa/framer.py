@@ -9,12 +9,12 @@ The data's way::
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
+from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
-from ..lib.stream import Beat, Skid, Stage, Store
+from ..lib.stream import Beat, Skid, Stage, Store, delayed
 from .intake import LlpBeat, LlpSettings
 
 __all__ = ["FpduBeat", "FpduHead", "Framer"]
@@ -70,15 +70,18 @@ class _Words(data.StructLayout):
     words : range(width // 32 + 1)
         Words of the FPDU in the beat; all, except on the last beat.
     first, last : 1
-    settings, until, pointer
-        Of the FPDU, valid on the first beat: ``until`` has the words before the first marker, and
-        ``pointer`` that marker's FPDUPTR, or -4 (modulo 2**16) for a marker before the length.
+    settings, at, gap, near, pointer
+        Of the FPDU, valid on the first beat: the first marker stands ``gap`` beats later, at word
+        ``at`` (``near``: in this beat). ``pointer`` is its FPDUPTR, or -4 (modulo 2**16) for a
+        marker before the length.
     """
 
     def __init__(self, width):
+        words = width // 32
         super().__init__({
-            "data": width, "words": range(width // 32 + 1), "first": 1, "last": 1,
-            "settings": LlpSettings(), "until": 7, "pointer": 16})
+            "data": width, "words": range(words + 1), "first": 1, "last": 1,
+            "settings": LlpSettings(), "at": range(words), "gap": range(SPACING // words),
+            "near": 1, "pointer": 16})
 
 
 class LengthPrefix(wiring.Component):
@@ -126,25 +129,25 @@ class LengthPrefix(wiring.Component):
         octet_mask = Cat((at < beat.count).replicate(8) for at in range(octets))
         masked = beat.data & octet_mask
         length = Cat(head.length[8:], head.length[:8])
+        until = Signal(7)  # words before the first marker
+        m.d.comb += until.eq(-head.phase)
         with m.If(advance):
             m.d.sync += [
                 self.o.valid.eq(rest.any() | takes),
-                out.data.eq(Cat(Mux(first, length, carry), masked)),
-                out.words.eq(Mux(ends_here, filled + 1, words)),
-                out.last.eq(ends_here),
-                out.first.eq(first),
+                # A beat of PAD and CRC, or of the CRC alone, has two words at most.
+                out.data.eq(Cat(
+                    Mux(first & ~rest.any(), length, carry),
+                    Mux(rest.any(), 0, masked[:48]), masked[48:])),
+                out.words.eq(Mux(rest.any(), rest, Mux(ends_here, filled + 1, words))),
+                out.last.eq(rest.any() | ends_here),
+                out.first.eq(first & ~rest.any()),
                 out.settings.eq(head.settings),
-                out.until.eq(-head.phase),
-                out.pointer.eq(Mux(head.phase.any(), (-head.phase)[:7] << 2, -4)),
+                Cat(out.at, out.gap).eq(until),
+                out.near.eq(until < words),
+                out.pointer.eq(Mux(head.phase.any(), until << 2, -4)),
             ]
             with m.If(rest.any()):
-                m.d.sync += [
-                    rest.eq(0),
-                    out.data.eq(carry),
-                    out.words.eq(rest),
-                    out.last.eq(1),
-                    out.first.eq(0),
-                ]
+                m.d.sync += rest.eq(0)
             with m.Elif(takes):
                 m.d.sync += [
                     carry.eq(masked[-16:]),
@@ -164,16 +167,22 @@ class _Insertion(data.StructLayout):
         The beat begins with this number of words that are left from the last one.
     takes : 1
         A new beat follows them.
-    marks : 1, at : range(N), pointer : 16
-        There is a marker with this FPDUPTR at word ``at``.
-    words, first, last, crc
+    available : range(2 * N + 1)
+        Words that are left, and those of the new beat.
+    near, at, pointer
+        A marker with this FPDUPTR belongs to word ``at`` of the beat, if the FPDU has more words.
+    ends : 1
+        These are the last words of the FPDU.
+    more : 1
+        They do not all fit.
+    first, crc : 1
         Of the output beat.
     """
 
     def __init__(self, words):
         super().__init__({
-            "shift": range(words + 1), "takes": 1, "marks": 1, "at": range(words), "pointer": 16,
-            "words": range(words + 1), "first": 1, "last": 1, "crc": 1})
+            "shift": range(words + 1), "takes": 1, "available": range(2 * words + 1), "near": 1,
+            "at": range(words), "pointer": 16, "ends": 1, "more": 1, "first": 1, "crc": 1})
 
 
 class MarkerInserter(wiring.Component):
@@ -186,22 +195,23 @@ class MarkerInserter(wiring.Component):
     A beat has room for one marker at most. Each marker shifts the words after it by one; the words
     that no longer fit wait for the next beat.
 
-    Latency: 4 cycles. Throughput: one beat per cycle; a packet takes as many cycles as it has beats
-    at the output. Reset: the next beat begins a packet. Errors: none.
+    Latency: ``latency`` cycles. Throughput: one beat per cycle; a packet takes as many cycles as it
+    has beats at the output. Reset: the next beat begins a packet. Errors: none.
 
     Members
     -------
     i : In(stream.Signature(_Words(width)))
     go : In(1)
-        A beat may be output in 4 cycles.
+        A beat may be output in ``latency`` cycles.
     begun : Out(1)
         A beat will be output.
     o : Out(stream.Signature(_Words(width), always_ready=True))
-        ``until`` and ``pointer`` have no meaning; ``settings.crc`` is valid on all beats.
+        ``settings.crc`` is valid on all beats; the marker's members have no meaning.
     """
 
     def __init__(self, width):
         self.width = width
+        self._rotate = Rotate(width // 32, 4)
         super().__init__({
             "i": In(stream.Signature(_Words(width))),
             "go": In(1),
@@ -209,56 +219,69 @@ class MarkerInserter(wiring.Component):
             "o": Out(stream.Signature(_Words(width), always_ready=True)),
         })
 
+    @property
+    def latency(self):
+        """Cycles from a beat to the beat that begins with its words."""
+        return 4 + self._rotate.stages
+
     def elaborate(self, platform):
         m = Module()
         words = self.width // 32
-        plans = [Signal(_Insertion(words), name=f"plan{k}") for k in range(4)]
-        valid = Signal(4)
-        m.d.comb += [self.begun.eq(valid[0]), valid[0].eq(
-            self._decide(m, plans[0]))]
+        m.submodules.rotate = rotate = self._rotate
+        valid = Signal(self.latency)
+        plan0, plan1 = (Signal(_Insertion(words), name=f"plan{n}") for n in range(2))
+        data1 = Signal(self.width, reset_less=True)
+        m.d.comb += [self.begun.eq(valid[0]), valid[0].eq(self._decide(m, plan0))]
         m.d.sync += [
             valid[1:].eq(valid),
-            *(later.eq(earlier) for earlier, later in zip(plans, plans[1:], strict=False)),
+            plan1.eq(plan0),
+            data1.eq(self.i.payload.data),
         ]
 
-        # The new beat's words are rotated by as many words as there were markers.
-        rotations = exact_log2(words)
-        taken = Signal(self.width, reset_less=True)
-        turned, kept = Signal(self.width, reset_less=True), Signal(self.width, reset_less=True)
-        value = taken
-        for bit in range(rotations):
-            value = Mux(plans[1].shift[bit], value.rotate_left(32 << bit), value)
-        m.d.sync += [taken.eq(self.i.payload.data), turned.eq(value)]
-        old = Signal(words)  # one-hot up to the shift: these words are left from the last beat
-        m.d.sync += old.eq(Cat(k < plans[1].shift for k in range(words)))
+        # Stage 1: where the marker is, and how many words leave. The new beat's words are rotated
+        # by as many words as there were markers.
+        out2, marks2 = Signal(self.o.payload.shape()), Signal()
+        marks1 = plan1.near & (~plan1.ends | (plan1.at < plan1.available))
+        m.d.comb += rotate.amount.eq(plan1.shift)
+        m.d.sync += [
+            rotate.i.eq(data1),
+            marks2.eq(marks1),
+            out2.words.eq(Mux(plan1.ends & ~plan1.more, plan1.available + marks1, words)),
+            out2.first.eq(plan1.first),
+            out2.last.eq(plan1.ends & ~plan1.more),
+            out2.settings.crc.eq(plan1.crc),
+        ]
 
         # The words without the marker, and those that wait for the next beat.
-        plan = plans[2]
-        mixed = Cat(
-            Mux(old[k], kept.word_select(k, 32), turned.word_select(k, 32)) for k in range(words))
+        stages = rotate.stages
+        turned, kept = rotate.o, Signal(self.width, reset_less=True)
         whole = Signal(self.width, reset_less=True)
-        here, after = Signal(words), Signal(words)
-        with m.If(valid[2] & plan.takes):
-            m.d.sync += kept.eq(Mux(plan.marks, turned.rotate_left(32), turned))
+        marks = delayed(m, stages, marks2, "marks")
+        at = delayed(m, stages + 1, plan1.at, "at")
+        takes = delayed(m, stages + 1, plan1.takes, "takes")
+        old, here, after = (Signal(words, name=name) for name in ("old", "here", "after"))
         m.d.sync += [
-            whole.eq(mixed),
-            here.eq(Cat(plan.marks & (plan.at == k) for k in range(words))),
-            after.eq(Cat(plan.marks & (plan.at < k) for k in range(words))),
+            # One-hot up to the shift: these words are left from the last beat.
+            old.eq(Cat(k < delayed(m, stages, plan1.shift, "shift") for k in range(words))),
+            whole.eq(Cat(
+                Mux(old[k], kept.word_select(k, 32), turned.word_select(k, 32))
+                for k in range(words))),
+            here.eq(Cat(marks & (at == k) for k in range(words))),
+            after.eq(Cat(marks & (at < k) for k in range(words))),
         ]
+        with m.If(valid[2 + stages] & takes):
+            m.d.sync += kept.eq(Mux(marks, turned.rotate_left(32), turned))
 
         # The output.
-        plan = plans[3]
-        marker = Cat(C(0, 16), plan.pointer[8:], plan.pointer[:8])
+        pointer = delayed(m, stages + 2, plan1.pointer, "pointer")
+        marker = Cat(C(0, 16), pointer[8:], pointer[:8])
         out = self.o.payload
         m.d.sync += [
-            self.o.valid.eq(valid[3]),
+            self.o.valid.eq(valid[-1]),
+            out.eq(delayed(m, stages + 1, out2, "out")),
             *(out.data.word_select(k, 32).eq(Mux(here[k], marker, Mux(
                 after[k], whole.word_select(max(k - 1, 0), 32), whole.word_select(k, 32))))
               for k in range(words)),
-            out.words.eq(plan.words),
-            out.first.eq(plan.first),
-            out.last.eq(plan.last),
-            out.settings.crc.eq(plan.crc),
         ]
         return m
 
@@ -268,45 +291,49 @@ class MarkerInserter(wiring.Component):
         beat = self.i.payload
         shift = Signal(range(words + 1))
         # ``full``: a whole beat is left. ``ending``: the FPDU's last words are left.
-        full, ending = Signal(), Signal()
-        settings, until, pointer = Signal(LlpSettings()), Signal(7), Signal(16)
-        begins, issue, last, marks, more = Signal(), Signal(), Signal(), Signal(), Signal()
+        full, ending, left = Signal(), Signal(), Signal()
+        settings, near, at = Signal(LlpSettings()), Signal(), Signal(range(words))
+        gap, pointer = Signal(range(SPACING // words)), Signal(16)
         now = Signal(_Words(self.width))
-        available = Signal(range(2 * words + 1))
-        total = Signal(range(2 * words + 2))
-        left = full | ending
-        near = Signal()  # the next marker belongs to this beat
+        begins, issue, zero = Signal(), Signal(), Signal()
+        with_marker = Signal(range(2 * words + 2))
         m.d.comb += [
+            left.eq(full | ending),
             begins.eq(beat.first & ~left),
             issue.eq(self.go & (left | self.i.valid)),
             self.i.ready.eq(self.go & ~left),
             now.settings.eq(Mux(begins, beat.settings, settings)),
-            now.until.eq(Mux(begins, beat.until, until)),
+            now.near.eq(Mux(begins, beat.near & beat.settings.markers, near)),
+            now.at.eq(Mux(begins, beat.at, at)),
+            now.gap.eq(Mux(begins, beat.gap, gap)),
             now.pointer.eq(Mux(begins, beat.pointer, pointer)),
-            last.eq(ending | (beat.last & ~full)),
-            available.eq(shift + Mux(left, 0, beat.words)),
-            near.eq(now.settings.markers & (now.until < words)),
-            marks.eq(near & (~last | (now.until[:exact_log2(words)] < available))),
-            total.eq(available + marks),
-            more.eq(total > words),
+            now.words.eq(Mux(left, 0, beat.words)),
+            zero.eq(begins & ~beat.gap.any() & ~beat.at.any()),
             plan.shift.eq(shift),
             plan.takes.eq(~left),
-            plan.marks.eq(marks),
-            plan.at.eq(now.until),
-            plan.pointer.eq(Mux(begins & ~now.until.any(), 0, now.pointer)),
-            plan.words.eq(Mux(more, words, total)),
+            plan.available.eq(shift + now.words),
+            plan.near.eq(now.near),
+            plan.at.eq(now.at),
+            plan.pointer.eq(Mux(zero, 0, now.pointer)),
+            plan.ends.eq(ending | (beat.last & ~full)),
+            # A marker that does not fit in the last beat goes into the one after it.
+            with_marker.eq(shift + now.words + now.near),
+            plan.more.eq((plan.available > words) | ((plan.available == words) & now.near)),
             plan.first.eq(begins),
-            plan.last.eq(last & ~more),
             plan.crc.eq(now.settings.crc),
         ]
         with m.If(issue):
             m.d.sync += [
                 settings.eq(now.settings),
-                until.eq(now.until - words),
-                pointer.eq(Mux(marks, now.pointer + 4 * SPACING, now.pointer)),
-                ending.eq(last & more),
-                full.eq(~last & (shift == words - 1) & marks),
-                shift.eq(Mux(last, Mux(more, total - words, 0), Mux(full, 0, shift + marks))),
+                at.eq(now.at),
+                gap.eq(now.gap - 1),
+                near.eq(now.settings.markers & (now.gap == 1)),
+                pointer.eq(Mux(now.near, now.pointer + 4 * SPACING, now.pointer)),
+                ending.eq(plan.ends & plan.more),
+                full.eq(~plan.ends & (shift == words - 1) & now.near),
+                shift.eq(Mux(
+                    plan.ends, Mux(plan.more, with_marker - words, 0),
+                    Mux(full, 0, shift + now.near))),
             ]
         return issue
 
@@ -336,6 +363,7 @@ class Framer(wiring.Component):
 
     def __init__(self, width):
         self.width = width
+        self._inserter = MarkerInserter(width)
         self._crc = Crc32c(width, granule=4)
         super().__init__({
             "heads": In(stream.Signature(FpduHead())),
@@ -346,14 +374,14 @@ class Framer(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last beat of a ULPDU to the last beat of its FPDU."""
-        return 1 + 1 + 4 + self._crc.latency + 3
+        return 1 + 1 + self._inserter.latency + self._crc.latency + 3
 
     def elaborate(self, platform):
         m = Module()
         words = self.width // 32
         m.submodules.prefix = prefix = LengthPrefix(self.width)
         m.submodules.skid = skid = Skid(_Words(self.width))
-        m.submodules.inserter = inserter = MarkerInserter(self.width)
+        m.submodules.inserter = inserter = self._inserter
         m.submodules.crc = crc = self._crc
         m.submodules.delay = delay = Delay(data.StructLayout({
             "data": self.width, "words": range(words + 1), "last": 1, "crc": 1}), crc.latency)

@@ -31,6 +31,8 @@ class Wait(NamedTuple):
     value: int
 
 
+#: Ends :func:`set_stream`: from then on ``STATUS.uncleared`` shows its outcome.
+CLEARED = Wait("STATUS", regs.pack("STATUS", clearing=1), 0)
 #: Ends every revocation: from then on the device writes not one octet more to the region.
 REVOKED = Wait("STATUS", regs.pack("STATUS", revoking=1), 0)
 
@@ -108,7 +110,7 @@ def set_page(slot: int, address: int) -> tuple[Write, ...]:
 def set_stream(
     number: int, *, pd: int, crc: bool = False, markers: bool = False
 ) -> tuple[Write, ...]:
-    """Enables a stream, and clears its error state."""
+    """Enables a stream, and clears its error state if its event was read: see :data:`CLEARED`."""
     flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
     return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
 

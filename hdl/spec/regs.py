@@ -9,12 +9,15 @@ for each purpose:
   reads 0, the device writes not one octet more to the region, and the entry may be written again.
 * Page table: write the ``PAGE_*`` registers, then ``PAGE_COMMIT``, which writes one slot.
 * Stream table: write the ``STREAM_*`` registers, then ``STREAM_COMMIT``, which writes the entry and
-  clears the stream's error state. ``REVOKE_STREAM`` disables the stream and revokes the STags bound
-  to it.
+  clears the stream's error state. If the stream's error event was not read, the stream stays in
+  error; ``STATUS.uncleared`` shows that once ``STATUS.clearing`` reads 0. The host reads the event
+  and writes ``STREAM_COMMIT`` again. ``REVOKE_STREAM`` disables the stream and revokes the STags
+  bound to it.
 * Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
   ``BUFFER_*`` registers and ``QUEUE_MSN``, then ``BUFFER_POST``.
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
-  write to ``EVENT_POP`` removes it from the queue.
+  write to ``EVENT_POP`` removes it. The device keeps one event for each stream, so none is lost
+  however long the host does not read them, and no stream waits for it.
 * Completions: the device writes them to a ring in host memory, which the ``CQ_*`` registers
   describe.
 
@@ -120,6 +123,14 @@ REGISTERS = (
             _f("completion", 2, 1, "Completions wait for the host (moderated by CQ_COALESCE)."),
             _f("revoking", 3, 1, "A revocation is still in progress."),
             _f("ring_error", 4, 1, "The bus refused the write of a completion."),
+            _f("clearing", 5, 1, "STREAM_COMMIT is being carried out."),
+            _f(
+                "uncleared",
+                6,
+                1,
+                "The last STREAM_COMMIT left its stream in error, because the stream's event was"
+                " not read.",
+            ),
         ),
     ),
     Register("SCRATCH", 0x01C, "rw", "Returns the value last written, for bus tests."),
@@ -162,7 +173,12 @@ REGISTERS = (
         ),
     ),
     Register("STREAM_PD", 0x088, "rw", "Protection Domain of the stream (16 bits)."),
-    Register("STREAM_COMMIT", 0x08C, "wo", "Writes the entry and clears the stream's error state."),
+    Register(
+        "STREAM_COMMIT",
+        0x08C,
+        "wo",
+        "Writes the entry and, if the stream's event was read, clears the stream's error state.",
+    ),
     Register("QUEUE_STREAM", 0x090, "rw", "Stream of the queue to open, close or post to."),
     Register("QUEUE_NUMBER", 0x094, "rw", "Queue Number of that queue, 0 to 3."),
     Register("QUEUE_MSN", 0x098, "rw", "Message Sequence Number of the buffer to post."),
@@ -218,7 +234,7 @@ REGISTERS = (
     Register("EVENT_HEADER2", 0x0D8, "ro", "Octets 8 to 11 of the header."),
     Register("EVENT_HEADER3", 0x0DC, "ro", "Octets 12 to 15 of the header."),
     Register("EVENT_HEADER4", 0x0E0, "ro", "Octets 16 to 19 of the header."),
-    Register("EVENT_POP", 0x0E4, "wo", "Removes the oldest event from the queue."),
+    Register("EVENT_POP", 0x0E4, "wo", "Removes the oldest event."),
     Register("PLACED_SEGMENTS", 0x100, "ro", "Segments placed."),
     Register(
         "PLACED_OCTETS_LO",

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from ddp_rnic.hdl.spec import ddp, regs
+from ddp_rnic.hdl.spec import commands, ddp, regs
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.engines.engine import Stalls
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
@@ -316,6 +316,22 @@ def test_an_error_of_an_untagged_message_has_the_longer_header(bench: Bench) -> 
     with pytest.raises(StreamError) as caught:
         bench.cq.wait(5)
     assert caught.value.event.header == header and caught.value.type == 2
+
+
+def test_an_event_of_a_number_s_former_user_is_not_the_next_user_s(bench: Bench) -> None:
+    """The device refuses to start the stream until the driver has read the event."""
+    number, registers = 9, bench.context.registers
+    registers.start(commands.set_stream(number, pd=bench.pd.number, crc=True))
+    Peer(bench.sim, number).send(b"nobody has posted a buffer")
+    while registers.read("STATUS") & 3 != 3:  # idle, with an event
+        pass
+    stream = Stream(bench.pd, bench.cq, number=number)
+    assert stream.state is StreamState.RECEIVING and stream.error is None
+    (event,) = bench.context.events()
+    assert event.stream == number and event.number == ddp.INVALID_QN
+    stream.post_recv(buffer := bytearray(4))
+    Peer(bench.sim, number).send(b"next")
+    assert bench.cq.wait(5)[0].stream is stream and buffer == b"next"
 
 
 def test_errors_on_one_stream_leave_another_alone(bench: Bench) -> None:

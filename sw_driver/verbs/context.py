@@ -49,7 +49,7 @@ def status(name: str) -> int:
     return regs.pack("STATUS", **{name: 1})
 
 
-EVENT, IDLE, RING_ERROR = map(status, ("event", "idle", "ring_error"))
+EVENT, IDLE, RING_ERROR, UNCLEARED = map(status, ("event", "idle", "ring_error", "uncleared"))
 
 
 @dataclass(frozen=True)
@@ -406,6 +406,22 @@ class Context(Closing):
             # An idle device may have completions for which the ring had no room.
             return bool(state & RING_ERROR or (state & IDLE and self._consumed == before))
 
+    def set_stream(self, number: int, *, pd: int, crc: bool, markers: bool) -> None:
+        """Enables a stream, which must not be receiving.
+
+        The device keeps a stream in error until its event was read. An event of the number's
+        former user is taken first, and so never counts as an error of the next one.
+        """
+        complaint = f"the device does not start stream {number}: reset it"
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            self.registers.start(commands.set_stream(number, pd=pd, crc=crc, markers=markers))
+            if not finish(self.waiting(commands.CLEARED, complaint)) & UNCLEARED:
+                return
+            if time.monotonic() > deadline:
+                raise RnicTimeout(complaint)
+            self._take_events()
+
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pins octets, and writes their pages to free slots of the device's page table."""
         return finish(self.mapping(view, slots))
@@ -454,11 +470,7 @@ class Context(Closing):
                 self.hand_on(completion)
             if self._consumed != returned:
                 self._give_back()
-            state = self.registers.read("STATUS")
-            while state & EVENT:
-                self._take_event()
-                state = self.registers.read("STATUS")
-            return state
+            return self._take_events()
 
     def _give_back(self) -> int:
         self.registers.write("CQ_CONSUMER", self._consumed & 0xFFFF)
@@ -493,6 +505,14 @@ class Context(Closing):
             for owner in self.associations.values():
                 if 0 <= completion.stream - owner.first < owner.count:
                     owner.take(completion)
+
+    def _take_events(self) -> int:
+        """Takes the events that are present; returns STATUS."""
+        state = self.registers.read("STATUS")
+        while state & EVENT:
+            self._take_event()
+            state = self.registers.read("STATUS")
+        return state
 
     def _take_event(self) -> None:
         registers = self.registers

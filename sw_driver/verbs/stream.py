@@ -123,7 +123,7 @@ class Stream(KnownStream):
             self.context, self.pd, self.cq = context, pd, cq
             self.association = association
             self.number = self._number(number)
-            self.state = StreamState.RECEIVING
+            self.state = StreamState.ERROR  # until the device receives for it
             self.error: ErrorEvent | None = None
             self.bound: set[MR] = set()
             self._next = dict.fromkeys(self.queues, 1)  # RFC 5041 section 4.3: the first MSN is one
@@ -138,9 +138,8 @@ class Stream(KnownStream):
             for qn in range(QUEUES):
                 change = commands.open_queue if qn in self.queues else commands.close_queue
                 registers.start(change(self.number, qn))
-            registers.start(
-                commands.set_stream(self.number, pd=pd.number, crc=crc, markers=markers)
-            )
+            context.set_stream(self.number, pd=pd.number, crc=crc, markers=markers)
+            self.state = StreamState.RECEIVING
 
     def _number(self, number: int | None) -> int:
         numbers, count = self.context.numbers, self.context.capabilities.streams

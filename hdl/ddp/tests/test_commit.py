@@ -41,17 +41,20 @@ class Bench:
     """Gives segments, verdicts and the results of checks to Commit, and takes its outputs.
 
     A segment, or a verdict, waits in a share ``late`` of the cycles, an output in ``stall``.
+    Without ``reads`` the host reads no event before the item ``("read",)``.
     """
 
-    def __init__(self, items, *, late, stall, rng):
+    def __init__(self, items, *, late, stall, reads, rng):
         self.dut = dut = shared(Commit, CONFIG)
+        self.reads = reads
         self.items, self.late, self.stall, self.rng = items, late, stall, rng
         self.segments = [item for item in items if isinstance(item, Item)]
         self.moves, self.events, self.records, self.holds = [], [], [], []
-        self.left = 0
+        self.cleared = []  # streams
+        self.left = self.raised = 0
         self.offered = dict.fromkeys((dut.segments, dut.verdicts), 0)
-        self.done = 0  # clears and bus errors
-        # The number of clears and bus errors before each segment.
+        self.done = 0  # items that are no segments, except holds
+        # The number of these items before each segment.
         before = itertools.accumulate(
             (isinstance(item, tuple) and item[0] != "hold" for item in items), initial=0)
         self.before = [
@@ -62,8 +65,7 @@ class Bench:
             self.dut, self.give_segments, self.give_verdicts, self.give_others, self.end,
             background=[
                 self.count, self.give_checks, self.give_room, self.take_records,
-                partial(self.take, port=self.dut.moves, into=self.moves),
-                partial(self.take, port=self.dut.events, into=self.events)],
+                partial(self.take, port=self.dut.moves, into=self.moves), self.take_events],
             limit=700 + 90 * len(self.items))
 
     async def end(self, ctx):
@@ -140,7 +142,20 @@ class Bench:
                 assert self.left == self.holds[-1], "a segment advances while held"
                 ctx.set(dut.hold, 0)
                 continue
-            await send(ctx, dut.clear if item[0] == "clear" else dut.bus_errors, [item[1]])
+            if item[0] in ("read", "clear"):  # the host has read every event
+                self.reads = True
+                await ctx.tick().repeat(10)
+                while len(self.events) < self.raised:
+                    await ctx.tick()
+            if item[0] == "bus then clear":
+                ctx.set(dut.clear.payload, item[1])
+                ctx.set(dut.clear.valid, 1)
+                await send(ctx, dut.bus_errors, [item[1]])
+                await ctx.tick().until(dut.clear.ready)
+                ctx.set(dut.clear.valid, 0)
+            elif item[0] != "read":
+                port = dut.bus_errors if item[0] == "bus" else dut.clear
+                await send(ctx, port, [item[1]])
             self.done += 1
 
     async def give_room(self, ctx):
@@ -150,8 +165,18 @@ class Bench:
             await ctx.tick()
 
     async def count(self, ctx):
-        async for *_, gone in ctx.tick().sample(self.dut.done):
+        dut = self.dut
+        async for *_, gone, raised, cleared, stream in ctx.tick().sample(
+                dut.done, dut.tally.error, dut.cleared.valid, dut.cleared.payload):
             self.left += gone
+            self.raised += raised
+            if cleared:
+                self.cleared.append(stream)
+
+    async def take_events(self, ctx):
+        while not self.reads:
+            await ctx.tick()
+        await self.take(ctx, self.dut.events, self.events)
 
     async def take(self, ctx, port, into):
         while True:
@@ -164,14 +189,22 @@ class Bench:
                 self.records.append(payload)
 
 
-def run_commit(items, *, late=0.0, stall=0.0, seed=1):
-    """Runs segments, and ``("clear", stream)``, ``("bus", stream)`` and ``("hold",)`` items.
+def bench_of(items, *, late=0.0, stall=0.0, reads=True, seed=1):
+    """Runs segments and other items; returns the bench.
 
-    An item that is no segment comes once the segments before it were taken. Returns the moves, the
-    events, the records, and the number of moves when each hold began.
+    The other items are ``("clear", stream)`` after the host has read every event, ``("hasty",
+    stream)``, which clears a stream and reads nothing, ``("bus", stream)``, ``("bus then clear",
+    stream)`` in the same cycle, ``("read",)`` and ``("hold",)``. Each comes once the segments
+    before it were taken.
     """
-    bench = Bench(items, late=late, stall=stall, rng=random.Random(seed))
+    bench = Bench(items, late=late, stall=stall, reads=reads, rng=random.Random(seed))
     bench.run()
+    return bench
+
+
+def run_commit(items, **options):
+    """Returns the moves, the events, the records, and the number of moves when each hold began."""
+    bench = bench_of(items, **options)
     return bench.moves, bench.events, bench.records, bench.holds
 
 
@@ -300,6 +333,50 @@ def test_clear_opens_a_stream_again():
     assert moves[1].placement.length == 100
     _, events, _, _ = run_commit([("bus", 3), ("clear", 3), ("bus", 3)])
     assert [(e.stream, e.type, e.code) for e in events] == [(3, *ddp.LOCAL_CATASTROPHIC)] * 2
+
+
+@pytest.mark.parametrize("raises", [Item(3, error=ddp.TO_WRAP), ("bus", 3)])
+def test_a_stream_whose_event_is_unread_stays_in_error(raises):
+    """DESIGN: a stream is reset only after its event was read."""
+    items = [raises, ("hasty", 3), Item(3), Item(4), ("hasty", 3), ("clear", 3), Item(3), raises]
+    bench = bench_of(items, reads=False)
+    kind = raises.error if isinstance(raises, Item) else ddp.LOCAL_CATASTROPHIC
+    assert bench.cleared == [3]
+    assert [(e.stream, e.type, e.code) for e in bench.events] == [(3, *kind)] * 2
+    lengths = [move.placement.length for move in bench.moves if not move.placement.exception]
+    assert lengths == [0, 100, 100]
+    assert [record.stream for record in bench.records] == [4, 3]
+
+
+def test_an_error_before_a_clear_does_not_end_the_stream_after_it():
+    """The event belongs to the stream's former user: until it is read, there is no next one."""
+    bench = bench_of([("bus then clear", 3), Item(3), ("clear", 3), Item(3)])
+    assert bench.cleared == [3]
+    assert seen(bench.moves, bench.events) == (
+        [(0, 0), (0, 100)], [(3, *ddp.LOCAL_CATASTROPHIC)])
+
+
+def test_no_segment_waits_for_a_host_that_reads_no_event():
+    """Each stream errs, is cleared, and errs again; the events come later, once each, in order."""
+    rng = random.Random(4)
+    items = []
+    for _ in range(150):
+        stream = rng.randrange(15)
+        items.append(Item(stream, error=rng.choice([ddp.TO_WRAP, ddp.INVALID_STAG, None, None])))
+        if rng.random() < 0.2:
+            items.append(rng.choice([("hasty", stream), ("bus", rng.randrange(15))]))
+    bench = bench_of([*items, ("read",)], reads=False)
+    first, dead = [], set()
+    for item in items:
+        stream, number = (
+            (item.stream, item.error) if isinstance(item, Item)
+            else (item[1], ddp.LOCAL_CATASTROPHIC if item[0] == "bus" else None))
+        if number is not None and stream not in dead:
+            dead.add(stream)
+            first.append((stream, *number))
+    assert len(first) == 15
+    assert [(e.stream, e.type, e.code) for e in bench.events] == first
+    assert len(bench.moves) == 150
 
 
 def test_a_hold_lets_nothing_through():

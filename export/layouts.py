@@ -1,0 +1,89 @@
+"""Writes the layouts of entries in host memory as structures of C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+from ..hdl.spec import completion, send
+from ..hdl.spec.completion import Field
+
+__all__ = ["header"]
+
+
+def _members(octets: int, fields: Sequence[Field]) -> Iterable[tuple[str, int, int, str]]:
+    """Yields name, first octet, number of octets, and text of each member, gaps included."""
+    at = 0
+    for field in fields:
+        if field.octet < at:  # a further field of the same octet, which has a mask of its own
+            continue
+        if field.octet > at:
+            yield f"reserved_{at}", at, field.octet - at, "Zero."
+        size = -(-(field.bit + field.bits) // 8)
+        shared = [each.name for each in fields if each.octet == field.octet]
+        name = field.name if len(shared) == 1 else "bits"
+        yield name, field.octet, size, field.doc if len(shared) == 1 else ", ".join(shared) + "."
+        at = field.octet + size
+    if at < octets:
+        yield f"reserved_{at}", at, octets - at, "Zero."
+
+
+def _structure(name: str, octets: int, fields: Sequence[Field], doc: str) -> Iterable[str]:
+    """Yields a structure, the masks of fields smaller than their member, and static asserts."""
+    members = list(_members(octets, fields))
+    yield from ("", f"/* {doc} */", f"struct rnic_{name} {{")
+    for member, at, size, text in members:
+        whole = size in (1, 2, 4, 8) and at % size == 0 and not member.startswith("reserved")
+        kind, count = (f"uint{8 * size}_t", "") if whole else ("uint8_t", f"[{size}]")
+        yield f"    {kind} {member}{count}; /* {text} */"
+    yield "};"
+    for field in fields:
+        if field.bits % 8:
+            prefix = f"RNIC_{name}_{field.name}".upper()
+            yield f"#define {prefix}_SHIFT {field.bit} /* {field.doc} */"
+            yield f"#define {prefix}_MASK {(1 << field.bits) - 1 << field.bit:#04x}u"
+    yield f'RNIC_ASSERT(sizeof(struct rnic_{name}) == {octets}, "rnic_{name}");'
+    for member, at, _, _ in members:
+        yield (
+            f'RNIC_ASSERT(offsetof(struct rnic_{name}, {member}) == {at}, "rnic_{name}.{member}");'
+        )
+
+
+def _numbers(prefix: str, numbers: Iterable[IntEnum]) -> Iterable[str]:
+    for each in numbers:
+        yield f"#define RNIC_{prefix}_{each.name} {each.value}u"
+
+
+def header() -> list[str]:
+    """Returns the lines of the layouts. All numbers are little-endian."""
+    return [
+        "",
+        "/* Entries in host memory, little-endian. */",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "#if defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L",
+        "#define RNIC_ASSERT(condition, text) _Static_assert(condition, text)",
+        "#elif defined(__cplusplus) && __cplusplus >= 201103L",
+        "#define RNIC_ASSERT(condition, text) static_assert(condition, text)",
+        "#else",
+        "#define RNIC_ASSERT(condition, text) struct rnic_assert",
+        "#endif",
+        *_structure(
+            "completion", completion.OCTETS, completion.FIELDS, "A completion, in a ring."
+        ),
+        *_numbers("KIND", completion.Kind),
+        "",
+        "/* No device reads or writes the entries from here on yet. */",
+        *_structure("piece", send.PIECE_OCTETS, send.PIECE, "A piece of a message to send."),
+        *_structure(
+            "message", send.ENTRY // 2, send.MESSAGE,
+            "The first half of a message's first entry; two pieces or 32 octets follow.",
+        ),
+        *_numbers("SEND", send.Kind),
+        *(f"#define RNIC_SEND_FLAG_{each.name} {each.value}u" for each in send.Flag),
+        *_structure("sent", completion.OCTETS, send.SENT, "A completion of sent messages."),
+        f"#define RNIC_KIND_SENT {send.SENT_KIND}u",
+        *_numbers("SENT_STATUS", send.SentStatus),
+        "",
+        "#undef RNIC_ASSERT",
+    ]  # fmt: skip

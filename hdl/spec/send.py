@@ -1,0 +1,205 @@
+"""Declares the entries of the send ring and the completion of sent messages.
+
+No device has a send ring yet. These layouts are what driver and gateware will share.
+
+A message is one entry of 64 octets or several. Its first entry has the message's header, and then
+two pieces or 32 octets inline; each further entry has four pieces or 64 octets.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from .completion import OCTETS, Field
+
+__all__ = ["ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "SENT", "SENT_KIND", "Flag", "Kind",
+           "Message", "Piece", "Sent", "SentStatus"]
+
+ENTRY = 64  #: octets of an entry of the send ring
+PIECE_OCTETS = 16
+#: Where the pieces, or the octets inline, begin in a message's first entry.
+_BODY = 32
+#: The kind of the completion of sent messages; the other kinds are those of received ones.
+SENT_KIND = 5
+
+
+class Kind(IntEnum):
+    """The kind of a message to send."""
+
+    TAGGED = 0
+    UNTAGGED = 1
+    READ = 2  #: a Read Request; its one piece is the sink of the response
+    CONTROL = 3  #: a session control message of SCTP
+
+
+class Flag(IntFlag):
+    """Conditions under which the device sends a message and reports its end."""
+
+    SIGNALED = 1  #: the message's end is reported by a completion
+    FENCE = 2  #: the message waits for the end of all earlier Reads
+    INLINE = 4  #: the entries have the message's octets instead of pieces
+    LAST = 8  #: the message may leave after the stream was stopped: the Terminate
+
+
+class SentStatus(IntEnum):
+    """The outcome of all messages up to the one that a completion names."""
+
+    SUCCESS = 0
+    FAILED = 1
+    FLUSHED = 2  #: not sent, because the stream had stopped
+
+
+#: The first entry of a message. The octets between the fields are 0.
+MESSAGE = (
+    Field("kind", 0, 0, 8, "A Kind."),
+    Field("flags", 1, 0, 8, "Flags."),
+    Field("entries", 2, 0, 8, "Entries of the message."),
+    Field("pieces", 3, 0, 8, "Pieces of the message; 0 with INLINE."),
+    Field("length", 4, 0, 32, "Octets of the message: the sum of its pieces' lengths."),
+    Field("rsvdulp", 8, 0, 40, "RsvdULP in the order of the wire."),
+    Field("qn", 13, 0, 8, "The Queue Number of an untagged message."),
+    Field("stag", 16, 0, 32, "The remote STag; READ: of the source."),
+    Field("to", 24, 0, 64, "The remote Tagged Offset; READ: of the source."),
+)
+#: A part of a region of this end, from which or into which octets go.
+PIECE = (
+    Field("stag", 0, 0, 32, "The region's STag."),
+    Field("length", 4, 0, 32, "Octets."),
+    Field("to", 8, 0, 64, "The Tagged Offset of the first octet."),
+)
+#: The completion of sent messages, an entry of a completion ring.
+SENT = (
+    Field("kind", 0, 4, 4, "SENT_KIND."),
+    Field("status", 1, 0, 8, "A SentStatus."),
+    Field("stream", 2, 0, 16, "The DDP Stream."),
+    Field("done", 4, 0, 32, "Index into the send ring: all entries before it have ended."),
+    Field("phase", 31, 0, 1, "As in every completion."),
+)
+
+
+def _pack(fields: Iterable[Field], octets: int, values: dict[str, int]) -> bytes:
+    number = 0
+    for name, octet, bit, bits, _ in fields:
+        if not 0 <= values[name] < 1 << bits:
+            raise ValueError(f"{name} must be from 0 to 2**{bits} - 1, not {values[name]!r}")
+        number |= values[name] << 8 * octet + bit
+    return number.to_bytes(octets, "little")
+
+
+def _unpack(fields: Iterable[Field], octets: int, what: str, entry: bytes) -> dict[str, int]:
+    if len(entry) != octets:
+        raise ValueError(f"{what} must be {octets} octets, not {len(entry)}")
+    number = int.from_bytes(entry, "little")
+    values = {
+        name: number >> 8 * octet + bit & (1 << bits) - 1 for name, octet, bit, bits, _ in fields
+    }
+    if _pack(fields, octets, values) != entry:
+        raise ValueError(f"{what} must have only zeros between its fields")
+    return values
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a region: ``length`` octets from the Tagged Offset ``to`` on."""
+
+    stag: int
+    length: int
+    to: int
+
+    def encode(self) -> bytes:
+        return _pack(PIECE, PIECE_OCTETS, vars(self))
+
+    @classmethod
+    def decode(cls, octets: bytes) -> "Piece":
+        return cls(**_unpack(PIECE, PIECE_OCTETS, "A piece", octets))
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message to send. It has pieces or, with INLINE, octets.
+
+    ``rsvdulp`` is the number in the DDP header, of 40 bits. The other members are those of
+    :data:`MESSAGE`.
+    """
+
+    kind: Kind
+    flags: Flag = Flag(0)
+    pieces: tuple[Piece, ...] = ()
+    octets: bytes = b""
+    rsvdulp: int = 0
+    qn: int = 0
+    stag: int = 0
+    to: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind is Kind.READ and len(self.pieces) != 1:
+            raise ValueError(f"A READ must have one piece, not {len(self.pieces)}")
+        if self.pieces if Flag.INLINE in self.flags else self.octets:
+            raise ValueError("A message must have pieces, or INLINE and octets")
+
+    @property
+    def length(self) -> int:
+        """Octets of the message."""
+        return len(self.octets) + sum(piece.length for piece in self.pieces)
+
+    def encode(self) -> bytes:
+        """Returns the message's entries; raises ValueError if a field is too large."""
+        body = self.octets or b"".join(piece.encode() for piece in self.pieces)
+        entries = 1 + -(-max(len(body) - (ENTRY - _BODY), 0) // ENTRY)
+        head = _pack(MESSAGE, _BODY, {
+            "kind": self.kind, "flags": self.flags, "entries": entries, "pieces": len(self.pieces),
+            "length": self.length, "rsvdulp": _turned(self.rsvdulp), "qn": self.qn,
+            "stag": self.stag, "to": self.to,
+        })  # fmt: skip
+        return (head + body).ljust(entries * ENTRY, b"\0")
+
+    @classmethod
+    def decode(cls, entries: bytes) -> "Message":
+        """Decodes the entries of one message; raises ValueError if they are not valid."""
+        values = _unpack(MESSAGE, _BODY, "A message's header", entries[:_BODY])
+        body, flags = entries[_BODY:], Flag(values["flags"])
+        count, length = values["pieces"], values["length"]
+        inline = Flag.INLINE in flags
+        pieces = tuple(
+            Piece.decode(body[at : at + PIECE_OCTETS])
+            for at in range(0, count * PIECE_OCTETS, PIECE_OCTETS)
+        )
+        message = cls(
+            Kind(values["kind"]), flags, pieces, body[:length] if inline else b"",
+            _turned(values["rsvdulp"]), values["qn"], values["stag"], values["to"],
+        )  # fmt: skip
+        if message.length != length:
+            raise ValueError(f"A message's pieces must add up to {length}, not {message.length}")
+        if message.encode() != entries:
+            raise ValueError(
+                "A message must have no more entries than it needs, and zeros after its end")
+        return message
+
+
+def _turned(rsvdulp: int) -> int:
+    """Turns the order of RsvdULP's octets: that of a number and that of the wire."""
+    if not 0 <= rsvdulp < 1 << 40:
+        raise ValueError(f"rsvdulp must be from 0 to 2**40 - 1, not {rsvdulp!r}")
+    return int.from_bytes(rsvdulp.to_bytes(5, "big"), "little")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The completion of all entries of the send ring before index ``done``."""
+
+    status: SentStatus
+    stream: int
+    done: int
+    phase: int
+
+    def encode(self) -> bytes:
+        return _pack(SENT, OCTETS, {**vars(self), "kind": SENT_KIND})
+
+    @classmethod
+    def decode(cls, octets: bytes) -> "Sent":
+        """Decodes an entry of a completion ring; raises ValueError if it is not of this kind."""
+        values = _unpack(SENT, OCTETS, "A completion", octets)
+        if (kind := values.pop("kind")) != SENT_KIND:
+            raise ValueError(
+                f"A completion of sent messages must have kind {SENT_KIND}, not {kind}")
+        return cls(SentStatus(values.pop("status")), **values)

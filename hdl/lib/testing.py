@@ -44,23 +44,27 @@ def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None):
         await ctx.delay(limit * period)
         raise AssertionError(f"{type(dut).__name__}: the test has not ended after {limit} cycles")
 
-    background = [*background, watchdog]
+    kinds = [*background, watchdog], testbenches
     known, key = getattr(dut, "_simulators", None), tuple(clocks.items())
-    if known and key in known:
-        assert len(testbenches) <= MOST and len(background) <= MOST
+    if known is None:
+        return _assemble(dut, clocks, *kinds)
+    assert all(len(kind) <= MOST for kind in kinds), f"more than {MOST} testbenches"
+    if key in known:
         simulator, slots = known[key]
-        slots[:] = background, testbenches
+        slots[:] = kinds
         simulator.reset()
-        return simulator
+    else:
+        slots = [*kinds]
+        simulator = _assemble(dut, clocks, *(
+            [_slot(slots, kind, number) for number in range(MOST)] for kind in range(2)))
+        known[key] = simulator, slots
+    return simulator
+
+
+def _assemble(dut, clocks, background, testbenches):
     simulator = Simulator(dut)
     for domain, (each, phase) in clocks.items():
         simulator.add_clock(each, phase=phase, domain=domain)
-    if known is not None:
-        assert len(testbenches) <= MOST and len(background) <= MOST
-        slots = [background, testbenches]
-        known[key] = simulator, slots
-        background, testbenches = ([_slot(slots, kind, number) for number in range(MOST)]
-                                   for kind in range(2))
     for testbench in background:
         simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:

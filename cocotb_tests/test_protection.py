@@ -31,6 +31,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     BASE_OR_BOUNDS,
     INVALID_STAG,
+    QUEUE_OVERRUN,
     STAG_NOT_ASSOCIATED,
     TO_WRAP,
     ErrorNumber,
@@ -653,7 +654,9 @@ def test_a_segment_takes_its_beats_whatever_stream_it_is_of(
 
 # -- overload -------------------------------------------------------------------------------------
 
-RING = Ring(0xF000, 2)
+RING = Ring(0xF000, 7)
+#: Most cycles from the time of a completion to its interrupt: the queues are checked in turn.
+CALLED = 90
 STAG = 0x0000_0501
 MASKED = operations_of(commands.mask_interrupts(event=True, completion=True))
 
@@ -794,36 +797,39 @@ def test_a_stream_keeps_its_throughput_while_others_err_and_no_one_reads_events(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_while_the_ring_is_full_placement_goes_on_up_to_half_the_backlog(width: int) -> None:
-    # As many messages as may wait, from one stream, and then segments of others.
+def test_a_stream_that_overruns_its_queue_ends_alone(width: int) -> None:
+    # More messages of one stream than its queue holds, and then segments of another.
     peers = Peers()
-    count = RING.entries + RnicConfig.backlog // 2 - 16
+    count = RING.entries + 200
     operations: list[Operation] = [Pause()]
     operations += [peers.good(VICTIM, k % 256, bytes([k & 255])) for k in range(count)]
     operations += [peers.good(BYSTANDER, 512 * k, bytes(500), last=False) for k in range(1, 60)]
-    operations += [counted("PLACED_SEGMENTS", count + 59), until(idle=1), Resume()]
+    operations += [Drain(), until(idle=1), Resume()]
     outcome, memory = peers.run(*operations, width=width)
     resumed = int(outcome.polled[-1])
     assert outcome.responses.max() < resumed
-    assert np.sum(outcome.delivered < resumed) == RING.entries
-    assert [each.stream for each in outcome.completions] == [VICTIM] * count
+    assert np.sum(outcome.delivered < resumed) == RING.entries == len(outcome.completions)
+    assert {each.stream for each in outcome.completions} == {VICTIM}
+    assert errors(outcome) == [(VICTIM, QUEUE_OVERRUN)]
+    placed, dropped = (outcome.counters[name] for name in ("PLACED_SEGMENTS", "DROPPED"))
+    assert placed + dropped == count + 59 and placed > RING.entries + 59
+    assert not memory[512 : 512 * 60].reshape(59, 512)[:, :500].any()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_waits_for_the_ring_is_delivered_in_order_and_once(width: int) -> None:
-    # Far more messages than can wait, of all streams, and a host that is slow to take them.
+def test_a_slow_host_gets_completions_in_order_and_once(width: int) -> None:
+    # As many messages as the ring holds, of all streams, and a host that is slow to take them.
     peers = Peers()
-    numbers = random.Random(9).choices(range(64), k=1500)
+    numbers = random.Random(9).choices(range(64), k=1000)
     packets = [peers.good(number, 4 * k, bytes([k & 255])) for k, number in enumerate(numbers)]
     outcome, memory = peers.run(
-        *packets, width=width, stalls=Stalls(completions=0.97, response=0.3)
-    )
+        *packets, width=width, stalls=Stalls(completions=0.97, response=0.3),
+        ring=Ring(1 << 15, 10),
+    )  # fmt: skip
     assert [(each.stream, each.rsvdulp) for each in outcome.completions] == [
         (number, number) for number in numbers
     ]
-    assert memory[: 4 * 1500 : 4].tolist() == [k & 255 for k in range(1500)]
-    # The RNIC had to wait for the host.
-    assert outcome.taken["last"][-1] > outcome.delivered[900]
+    assert memory[: 4 * 1000 : 4].tolist() == [k & 255 for k in range(1000)]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -889,12 +895,12 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
     )  # fmt: skip
     assert len(outcome.completions) == 4 and errors(outcome) == [(VICTIM, INVALID_STAG)]
     fourth, before, told = int(outcome.delivered[3]), *outcome.polled[:2].astype(int)
-    assert before < fourth < told < fourth + 60
+    assert before < fourth < told < fourth + CALLED
     interrupts = outcome.interrupts.astype(int).tolist()
     # One interrupt: for completions, which stay while the event comes, or for the event.
     assert len(interrupts) == (len(masked) < 2)
     if interrupts:
-        assert (interrupts[0] < fourth + 60) == ("completion" not in masked)
+        assert (interrupts[0] < fourth + CALLED) == ("completion" not in masked)
         assert interrupts[0] > fourth
 
 
@@ -917,8 +923,8 @@ def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: 
     assert len(outcome.completions) == 3
     first, _, third = outcome.delivered.astype(int).tolist()
     interrupts = outcome.interrupts.astype(int).tolist()
-    assert 0 <= interrupts[0] - first - timeout < 40
-    assert 0 <= interrupts[-1] - third - timeout < 40
+    assert 0 <= interrupts[0] - first - timeout < CALLED
+    assert 0 <= interrupts[-1] - third - timeout < CALLED
     # With a short time-out, the second completion may raise an interrupt of its own.
     assert len(interrupts) == 2 or (timeout < 100 and len(interrupts) == 3)
 
@@ -940,4 +946,4 @@ def test_a_number_of_completions_calls(width: int, coalesce: int) -> None:
     assert len(outcome.interrupts) == 8 // step
     calling = outcome.delivered.astype(int)[step - 1 :: step]
     late = outcome.interrupts.astype(int) - calling
-    assert late.min() >= 0 and late.max() < 40
+    assert late.min() >= 0 and late.max() < CALLED

@@ -98,7 +98,7 @@ module tb_rnic;
     end
   endtask
 
-  // -- host memory: placements, and the completion ring -------------------------------------------
+  // -- host memory: placements, and the rings of the completion queues -----------------------------
 
   wire m_axi_awvalid, m_axi_awready, m_axi_wvalid, m_axi_wready, m_axi_wlast;
   wire m_axi_bvalid, m_axi_bready, m_axi_awid, m_axi_awlock;
@@ -129,7 +129,7 @@ module tb_rnic;
   wire [WIDTH-1:0] m_axi_cq_wdata;
   wire [OCTETS-1:0] m_axi_cq_wstrb;
 
-  tb_memory #(.WIDTH(WIDTH), .BASE(RING), .OCTETS(ENTRY_OCTETS << RING_SIZE), .LATENCY(60)) ring (
+  tb_memory #(.WIDTH(WIDTH), .BASE(RING), .OCTETS(RINGS_OCTETS), .LATENCY(60)) ring (
     .clk(clk),
     .awaddr(m_axi_cq_awaddr), .awlen(m_axi_cq_awlen), .awsize(m_axi_cq_awsize),
     .awburst(m_axi_cq_awburst), .awcache(m_axi_cq_awcache), .awvalid(m_axi_cq_awvalid),
@@ -158,22 +158,26 @@ module tb_rnic;
   endtask
 
   wire irq;
-  reg [8*ENTRY_OCTETS-1:0] entry;  // of the ring
-  integer produced = 0, consumed = 0;
+  reg [8*ENTRY_OCTETS-1:0] entry;  // of a ring
+  integer produced[0:1], consumed[0:1];
 
-  // Waits for the next entry of the ring, and reads it. Entries for SCTP chunks are skipped.
-  task next_entry;
+  // Waits for the next entry of a queue, and reads it: 0, that of messages, or 1, that of SCTP's
+  // owner, whose ring follows.
+  task next_entry(input integer ring_number);
     begin
       entry = 0;
-      while (consumed == produced) begin
+      write_register(CQ_INDEX, ring_number ? OWNER : 0);
+      while (consumed[ring_number] == produced[ring_number]) begin
         while (irq !== 1'b1) @(negedge clk);
         read_register(CQ_PRODUCER);
-        produced = value;
+        produced[ring_number] = value;
       end
-      for (k = 0; k < ENTRY_OCTETS; k = k + 1) entry[8*k +: 8] = ring.octets[ENTRY_OCTETS*consumed + k];
-      consumed = consumed + 1;
+      for (k = 0; k < ENTRY_OCTETS; k = k + 1)
+        entry[8*k +: 8] = ring.octets[ENTRY_OCTETS*((ring_number << RING_SIZE)
+                                                    + consumed[ring_number]) + k];
+      consumed[ring_number] = consumed[ring_number] + 1;
       check("phase of a completion", 1, entry[ENTRY_PHASE]);
-      write_register(CQ_CONSUMER, consumed);
+      write_register(CQ_DOORBELL, ARM | (ring_number ? OWNER << 16 : 0) | consumed[ring_number]);
     end
   endtask
 
@@ -183,11 +187,7 @@ module tb_rnic;
     input is_tagged, input [15:0] stream, input [31:0] tag, input [31:0] length, input [31:0] cookie
   );
     begin
-      next_entry;
-      while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) begin
-        check("status of a chunk", 0, entry[ENTRY_STATUS +: 8]);
-        next_entry;
-      end
+      next_entry(0);
       complete = 0;
       complete[ENTRY_PHASE] = 1'b1;
       complete[ENTRY_TAGGED] = is_tagged;
@@ -362,7 +362,11 @@ module tb_rnic;
       expected[at] = PAINT;
       placed.octets[at] = PAINT;
     end
-    for (at = 0; at < ENTRY_OCTETS << RING_SIZE; at = at + 1) ring.octets[at] = 8'h00;
+    for (at = 0; at < RINGS_OCTETS; at = at + 1) ring.octets[at] = 8'h00;
+    for (at = 0; at < 2; at = at + 1) begin
+      produced[at] = 0;
+      consumed[at] = 0;
+    end
     repeat (8) @(negedge clk);
     rst = 1'b0;
     @(negedge clk);
@@ -392,8 +396,8 @@ module tb_rnic;
     // COMMANDS INITIATE
     check("session message taken", ANSWER_TAKEN, value & ANSWER_TAKEN);
     send_frame(SCTP_ACCEPT, SCTP_ACCEPT_OCTETS);
-    next_entry;
-    while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) next_entry;
+    next_entry(1);
+    while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) next_entry(1);
     check("kind of the session message", KIND_CONTROL, entry[ENTRY_KIND +: 4]);
     check("its Function Code", FUNCTION_ACCEPT, entry[ENTRY_TAG +: 32]);
     send_frame(SCTP_WRITE_1, SCTP_WRITE_1_OCTETS);
@@ -401,6 +405,11 @@ module tb_rnic;
     send_frame(SCTP_SEND, SCTP_SEND_OCTETS);
     messages = messages + 3;
     expect_messages(SCTP_STREAM, SCTP_TAG, SCTP_FIRST, SCTP_SECOND, SCTP_BUFFER);
+    for (at = 0; at < 3; at = at + 1) begin
+      next_entry(1);
+      check("kind of a chunk's record", KIND_CHUNK, entry[ENTRY_KIND +: 4]);
+      check("status of a chunk", 0, entry[ENTRY_STATUS +: 8]);
+    end
     check("packets for the host", 1, exceptions);
     check("reason of the session message", REASON_CONTROL, reason);
 `endif

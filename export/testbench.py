@@ -19,6 +19,7 @@ from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
 from ..hdl.spec.stag import Access
+from ..sim.engines.engine import Ring
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.mpa import MpaSender
 from ..sim.model.sctp import Ppid
@@ -31,7 +32,7 @@ _PLACE = "  // CONSTANTS\n"
 
 # Host memory of the testbench, at an address that uses the upper half.
 _MEMORY, _MEMORY_OCTETS = 0x1_2345_0000, 0x4000
-_RING, _RING_SIZE = 0x2_0000_1000, 4
+_RING = 0x2_0000_1000
 _BUFFER_OCTETS = 200
 # The region begins at an odd address shortly before a page's end, and is just long enough.
 _REGION, _REGION_TO, _REGION_OCTETS = _MEMORY + 0xF01, 0x8000_0000_0000_0FF0, 0x1000
@@ -80,18 +81,22 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
             yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
     for name, value in _values(config).items():
         yield f"localparam [31:0] {name} = 32'h{value:08x};"
-    yield "// An entry of the completion ring: its octets, and the lowest bit of each field."
+    yield "// An entry of a completion queue: its octets, and the lowest bit of each field."
     yield f"localparam ENTRY_OCTETS = {OCTETS};"
     for field in FIELDS:
-        if (name := f"ENTRY_{field.name.upper()}") in words:
+        # Without SCTP, the text compares the other fields alone.
+        needed = config.sctp or field.name not in ("kind", "status")
+        if (name := f"ENTRY_{field.name.upper()}") in words and needed:
             yield f"localparam {name} = {8 * field.octet + field.bit};"
-    for kind in (Kind.CHUNK, *[Kind.CONTROL] * config.sctp):
+    for kind in (Kind.CHUNK, Kind.CONTROL) * config.sctp:
         yield f"localparam [3:0] KIND_{kind.name} = 4'd{kind:d};"
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
                         "REGION_TO": _REGION_TO}.items():  # fmt: skip
         yield f"localparam [63:0] {name} = 64'h{value:016x};"
-    yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS}, RING_SIZE = {_RING_SIZE};"
+    yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS};"
+    ring = _ring(config)
+    yield f"localparam RING_SIZE = {ring.size}, RINGS_OCTETS = {len(ring.octets)};"
     for name, length in zip(("FIRST", "SECOND", "SEND"), _LENGTHS, strict=True):
         yield f"localparam {name}_OCTETS = {length};"
     for llp, (stream, tag, offsets, buffer) in _LLPS.items():
@@ -114,6 +119,12 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
         yield f"  {8 * longest}'h{digits};"
 
 
+def _ring(config: RnicConfig) -> Ring:
+    """Returns the rings of the completion queues: with SCTP, a second one for SCTP's owner."""
+    owner = config.completion_queues * config.sctp
+    return Ring(_RING, config.owner_entries.bit_length() if config.sctp else 4, owner)
+
+
 def _values(config: RnicConfig) -> dict[str, int]:
     """Returns the 32-bit values to which registers are set, and with which they are compared."""
     values = {
@@ -122,6 +133,8 @@ def _values(config: RnicConfig) -> dict[str, int]:
         "COOKIE_VALUE": _COOKIE,
         "STATUS_EVENT": regs.pack("STATUS", event=1),
         "STATUS_IDLE": regs.pack("STATUS", idle=1),
+        "ARM": regs.pack("CQ_DOORBELL", arm=1),
+        "OWNER": config.completion_queues,
     }
     if config.sctp:
         values |= {
@@ -135,7 +148,7 @@ def _values(config: RnicConfig) -> dict[str, int]:
 def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
     """Returns the steps of the commands that the testbench gives, by their names in its text."""
     steps: dict[str, Sequence[Write | Wait]] = {
-        "RING": (*commands.set_ring(_RING, _RING_SIZE), *commands.mask_interrupts()),
+        "RING": _ring(config).command(interrupts=True),
         "REGION": commands.set_stag(
             _STAG, Access.REMOTE_WRITE, pd=_DOMAIN, to=_REGION_TO, length=_REGION_OCTETS,
             address=_REGION,

@@ -12,6 +12,7 @@ from .ddp.counters import Counters
 from .ddp.events import ErrorEvent
 from .ddp.fence import Fence, Sweep
 from .ddp.moderation import InterruptModeration
+from .ddp.room import queue_host, queues_of
 from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
@@ -25,7 +26,7 @@ from .spec import regs
 from .spec.sctp import Function
 from .spec.stag import FIELDS
 
-__all__ = ["Control", "RingSettings", "StreamEntry"]
+__all__ = ["Control", "StreamEntry"]
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -36,13 +37,6 @@ class StreamEntry(data.StructLayout):
 
     def __init__(self):
         super().__init__({"enable": 1, "llp": LlpSettings(), "pd": 16})
-
-
-class RingSettings(data.StructLayout):
-    """Settings of the completion ring, for :class:`~.ddp.delivery.Delivery`."""
-
-    def __init__(self):
-        super().__init__({"enable": 1, "base": 64, "size": 4, "consumer": 16})
 
 
 def sctp_control(config):
@@ -91,8 +85,8 @@ class Control(wiring.Component):
     hold : Out(1), held : In(1)
         Requests, and acknowledges, a pause of the datapath in which ``queue`` may be written.
     events : In(stream.Signature(ErrorEvent(config)))
-    ring : Out(RingSettings()), producer : In(16), ring_error : In(1)
-        Settings and state of the completion ring.
+    queues : Out(queue_host(config))
+        Settings and state of the completion queues.
     issued, retired : In(16)
         Placements that were sent to the bus, and those that it has finished, modulo 2^16.
     tally : In(Tally()), completed, exception_dropped : In(1)
@@ -118,9 +112,7 @@ class Control(wiring.Component):
             "hold": Out(1),
             "held": In(1),
             "events": In(stream.Signature(ErrorEvent(config))),
-            "ring": Out(RingSettings()),
-            "producer": In(16),
-            "ring_error": In(1),
+            "queues": Out(queue_host(config)),
             "issued": In(16),
             "retired": In(16),
             "tally": In(Tally()),
@@ -151,8 +143,9 @@ class Control(wiring.Component):
             registers.cap_pages.eq(self.config.pages),
             registers.cap_queue.eq(self.config.queue_depth),
             registers.cap_buffers.eq(self.config.buffers),
+            registers.cap_cqs.eq(self.config.completion_queues),
             registers.status.eq(
-                Cat(self.events.valid, self.idle, waiting, revoking, self.ring_error,
+                Cat(self.events.valid, self.idle, waiting, revoking, self.queues.failed.any(),
                     self.clear.valid, uncleared)),
             self.events.ready.eq(registers.event_pop),
             registers.event_code.eq(Cat(event.code, event.type)),
@@ -292,20 +285,53 @@ class Control(wiring.Component):
         ]
 
     def _deliver(self, m, registers):
-        """Connects the completion ring; returns whether completions wait for the host."""
-        m.submodules.moderation = moderation = InterruptModeration()
-        m.d.comb += [
-            self.ring.enable.eq(registers.cq_enable),
-            self.ring.base.eq(self._address(registers, "cq_base")),
-            self.ring.size.eq(registers.cq_size),
-            self.ring.consumer.eq(registers.cq_consumer),
-            registers.cq_producer.eq(self.producer),
-            moderation.producer.eq(self.producer),
-            moderation.consumer.eq(registers.cq_consumer),
-            moderation.count.eq(registers.cq_coalesce),
-            moderation.timeout.eq(registers.cq_timeout),
+        """Connects the completion queues; returns whether one of them interrupts the host."""
+        config, host = self.config, self.queues
+        m.submodules.moderation = moderation = InterruptModeration(config)
+        queue, stream_cq = registers.cq_index, registers.stream_cq
+        doorbell = Signal(32)
+        m.d.comb += doorbell.eq(registers.cq_doorbell)
+        # The host writes an index long before the command that uses it.
+        exists, has = Signal(), Signal()
+        last = config.completion_queues - 1 + config.sctp
+        m.d.sync += [
+            exists.eq(queue <= last),
+            has.eq(stream_cq[:8] < config.completion_queues),
         ]
-        return moderation.irq & registers.cq_enable[0]
+        settings, bind, rung = host.settings, host.bind, host.doorbell
+        entry, waits = settings.payload.entry, moderation.settings.payload.entry
+        m.d.comb += [
+            # A stream with a queue that does not exist gets a number that names none.
+            bind.valid.eq(registers.stream_commit & self._known(registers.stream_index)),
+            bind.payload.stream.eq(registers.stream_index),
+            bind.payload.queue.eq(Mux(has, stream_cq[:8], queues_of(config) - 1)),
+            bind.payload.silent.eq(stream_cq[8]),
+            settings.valid.eq(registers.cq_commit & exists),
+            settings.payload.index.eq(queue),
+            entry.enable.eq(registers.cq_enable),
+            entry.base.eq(self._address(registers, "cq_base") >> 5),
+            entry.size.eq(registers.cq_size),
+            rung.valid.eq(registers.rings & (doorbell[16:24] <= last)),
+            rung.payload.consumer.eq(doorbell[:16]),
+            rung.payload.queue.eq(doorbell[16:24]),
+            rung.payload.arm.eq(doorbell[31]),
+            moderation.settings.valid.eq(registers.cq_moderate & exists),
+            moderation.settings.payload.index.eq(queue),
+            waits.count.eq(registers.cq_coalesce),
+            waits.timeout.eq(registers.cq_timeout),
+            moderation.restart.valid.eq(settings.valid),
+            moderation.restart.payload.eq(queue),
+            moderation.doorbell.valid.eq(rung.valid),
+            moderation.doorbell.payload.eq(rung.payload),
+            host.look[0].eq(queue),
+            host.look[1].eq(moderation.look),
+            moderation.found.eq(host.found[1]),
+            registers.cq_producer.eq(host.found[0]),
+            registers.cq_state.eq(Cat(
+                bits.bit_select(host.look[0], 1) for bits in (host.restarting, host.failed))),
+            registers.cq_pending.eq(moderation.pending),
+        ]
+        return moderation.pending.any()
 
     def _count(self, m, registers):
         """Connects the counters to their registers."""
@@ -334,6 +360,7 @@ class Control(wiring.Component):
         answer = Signal(Answer())
         m.d.comb += [
             registers.cap_associations.eq(config.associations),
+            registers.cap_owner.eq(config.owner_entries),
             registers.cap_window.eq(config.window),
             registers.cap_mpa.eq(config.mpa),
             # The registers stay while the table is written word by word: the host's next access

@@ -25,7 +25,7 @@ class FlatRnic(wiring.Component):
     sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
     damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full except on the
     last beat.
-    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, both with ``awcache`` of
+    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion queues, both with ``awcache`` of
     :data:`.bus.axi.AWCACHE`. ``s_axil_*`` reaches the registers. ``m_axis_exc_*`` is the exception
     stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
     Error Type and Error Code.

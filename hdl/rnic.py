@@ -37,7 +37,7 @@ from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
 from .lib.credits import Credits
 from .lib.quiet import Quiet
-from .lib.stream import Beat, delayed, nibbles
+from .lib.stream import Beat, delayed
 from .lib.table import Table
 from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
@@ -57,7 +57,7 @@ class Rnic(wiring.Component):
 
     ``packets`` brings whole FPDUs. A segment that passes every check of RFC 5041 section 7.1 is
     written to host memory, after its digest was found good. Once the bus has responded for every
-    octet of a message, the message is delivered: a completion is written to the completion ring.
+    octet of a message, the message is delivered: a completion is written to its stream's queue.
     The first error on a stream is kept as an event, and its FPDU is sent out on ``exceptions``;
     every later segment of the stream is dropped and counted.
 
@@ -137,7 +137,6 @@ class Rnic(wiring.Component):
         wiring.connect(m, receiver.slices, crc.i)
         wiring.connect(m, crc.o, receiver.checksums)
         wiring.connect(m, receiver.o, admission.items)
-        m.d.comb += receiver.go.eq(admission.go)
 
     def _buffer(self, m):
         """Adds a packet buffer for each LLP, which holds the octets until they are placed."""
@@ -279,7 +278,7 @@ class Rnic(wiring.Component):
         ]
 
     def _report_sctp(self, m):
-        """Adds the order of SCTP's messages, between the due records and the completion ring."""
+        """Adds the order of SCTP's messages, between the due records and the queues."""
         config = self.config
         commit, admission = m.submodules.commit, m.submodules.admission
         delivery, untagged = m.submodules.delivery, m.submodules.untagged
@@ -292,7 +291,10 @@ class Rnic(wiring.Component):
         wiring.connect(m, reports.entries, delivery.entries)
         wiring.connect(m, reports.advanced, untagged.advanced)
         wiring.connect(m, reports.disordered, commit.disordered)
+        # What the owner of SCTP has no room for, is not taken.
         m.d.comb += [
+            m.submodules.receiver.go.eq(admission.go & delivery.owner_room),
+            delivery.taken.eq(admission.o.valid & admission.o.payload.report),
             reports.clear.valid.eq(commit.cleared.valid),
             reports.clear.payload.eq(commit.cleared.payload),
         ]
@@ -311,16 +313,13 @@ class Rnic(wiring.Component):
         wiring.connect(m, control.post, untagged.post)
         wiring.connect(m, control.clear, commit.clear)
         wiring.connect(m, commit.events, control.events)
+        wiring.connect(m, control.queues, delivery.host)
         m.d.comb += [
             stags.index[1].eq(control.stag_index),
             control.stag_entry.eq(stags.entry[1]),
             commit.hold.eq(control.hold),
             control.held.eq(commit.held),
             control.cleared.eq(commit.cleared.valid),
-            *(getattr(delivery, name).eq(control.ring[name])
-              for name in ("enable", "base", "size", "consumer")),
-            control.producer.eq(delivery.producer),
-            control.ring_error.eq(delivery.failed_ring),
             control.retired.eq(delivery.retired),
             control.issued.eq(commit.issued),
             control.tally.eq(commit.tally),
@@ -359,13 +358,8 @@ class Rnic(wiring.Component):
                          | m.submodules.admission.busy | m.submodules.reports.busy)
         moving = Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
         recording = m.submodules.records.busy if config.mpa else C(0)
-        # A register write of the host to the ring may set delivery going again.
-        given = Cat(control.ring.enable, control.ring.consumer)
-        known = delayed(m, 1, given, "given")
-        changed = Signal()
         busy = Signal()
         m.d.sync += [
-            changed.eq(~delayed(m, 1, nibbles(known, given), "same").all()),
             busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
                 moving, recording, delivery.busy, delivery.failed.valid,
                 m.submodules.exceptions.o.valid), "moving").any()),
@@ -373,6 +367,6 @@ class Rnic(wiring.Component):
         # Longer than anything is on its way between two blocks.
         m.submodules.quiet = quiet = Quiet(15)
         m.d.comb += [
-            quiet.busy.eq(busy | changed),
+            quiet.busy.eq(busy),
             control.idle.eq(quiet.o),
         ]

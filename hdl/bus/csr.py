@@ -31,6 +31,8 @@ class Registers(wiring.Component):
         While high, no write begins, so that registers keep their values.
     octets_read : Out(1)
         High for one cycle when PLACED_OCTETS_LO is read.
+    rings : Out(1)
+        High for one cycle when CQ_DOORBELL has been written.
     A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
@@ -38,7 +40,8 @@ class Registers(wiring.Component):
     def __init__(self, *, sctp=False):
         self.registers = [each for each in regs.REGISTERS if sctp or not each.sctp]
         members = {
-            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1)}
+            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
+            "rings": Out(1)}
         for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
@@ -64,6 +67,7 @@ class Registers(wiring.Component):
         m.d.sync += [
             begins.eq(0),
             writing.eq(begins),
+            self.rings.eq(writing & write_hit[self._place("CQ_DOORBELL")]),
             answers.eq(writing),
             *(port.eq(writing & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
@@ -125,8 +129,11 @@ class Registers(wiring.Component):
                 bus.r.payload.data.eq(any_of(groups)),
                 bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
             ]
-        low = [register.name for register in self.registers].index("PLACED_OCTETS_LO")
-        m.d.comb += self.octets_read.eq(step[1] & read_hit[low])
+        m.d.comb += self.octets_read.eq(step[1] & read_hit[self._place("PLACED_OCTETS_LO")])
+
+    def _place(self, name):
+        """Returns the position of a register among the hits."""
+        return [register.name for register in self.registers].index(name)
 
 
 def _select(m, ports, waits, address, name):

@@ -11,7 +11,7 @@ from ..dma.placement import Placement
 from ..lib.credits import Credits
 from ..lib.stream import Skid, Stage, Store, delayed, plus
 from ..spec import ddp
-from .delivery import Record
+from .delivery import Failure, Record
 from .events import ErrorEvent, Events
 from .item import Action, Admitted, Verdict
 from .merge import CHECKS, HEAD, Merge
@@ -184,11 +184,13 @@ class _Decision(data.StructLayout):
 class _Late(NamedTuple):
     """An error that belongs to a stream and to no segment.
 
-    ``waits``: there is such an error. ``error``, with items only: it is a message out of order,
-    ``disorder``, with its ``sequence``; or a write that the bus refused.
+    ``waits``: there is such an error. ``overrun``: the stream has overrun its queue. ``error``,
+    with items only: it is a message out of order, ``disorder``, with its ``sequence``; or another
+    one.
     """
 
     waits: Any
+    overrun: Any
     error: Any = None
 
 
@@ -251,8 +253,8 @@ class Commit(wiring.Component):
         To the checks, which use ``header`` and ``stream``.
     tagged : In(CheckResult), untagged : In(UntaggedResult)
         The results of the checks, ``CHECKS`` cycles later.
-    bus_errors : In(stream.Signature(16))
-        Streams with a placement that the bus refused.
+    bus_errors : In(stream.Signature(Failure()))
+        Streams with a placement that the bus refused, or without room for a completion.
     clear : In(stream.Signature(16))
         Streams whose error state is to be cleared, unless their event was not read.
     cleared : Out(stream.Signature(16, always_ready=True))
@@ -300,7 +302,7 @@ class Commit(wiring.Component):
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
             "tagged": In(CheckResult()),
             "untagged": In(UntaggedResult()),
-            "bus_errors": In(stream.Signature(16)),
+            "bus_errors": In(stream.Signature(Failure())),
             "clear": In(stream.Signature(16)),
             "cleared": Out(stream.Signature(16, always_ready=True)),
             "hold": In(1),
@@ -377,7 +379,7 @@ class Commit(wiring.Component):
 
         acts = Signal()
         m.d.sync += acts.eq(under[-1])
-        decided = self._decide(m, under[-1], checks, late.error)
+        decided = self._decide(m, under[-1], checks, late)
         self._move(m, acts, decided)
         self._record(m, acts, decided)
         if self.unordered:
@@ -390,24 +392,30 @@ class Commit(wiring.Component):
 
     def _late(self, m, pause):
         """Merges errors that belong to a stream and to no segment."""
+        failure = self.bus_errors.payload
         if not self.unordered:
-            wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
-            return _Late(self.bus_errors.valid)
-        error = data.StructLayout({"stream": 16, "disorder": 1, "sequence": 32})
+            m.d.comb += [
+                pause.bus_errors.valid.eq(self.bus_errors.valid),
+                pause.bus_errors.payload.eq(failure.stream),
+                self.bus_errors.ready.eq(pause.bus_errors.ready),
+            ]
+            return _Late(self.bus_errors.valid, failure.overrun)
+        error = data.StructLayout({"stream": 16, "overrun": 1, "disorder": 1, "sequence": 32})
         m.submodules.late = late = Skid(error)
         m.d.comb += [
             late.i.valid.eq(self.bus_errors.valid | self.disordered.valid),
             self.bus_errors.ready.eq(late.i.ready),
             self.disordered.ready.eq(late.i.ready & ~self.bus_errors.valid),
             late.i.payload.disorder.eq(~self.bus_errors.valid),
+            late.i.payload.overrun.eq(self.bus_errors.valid & failure.overrun),
             late.i.payload.sequence.eq(self.disordered.payload.sequence),
             late.i.payload.stream.eq(Mux(
-                self.bus_errors.valid, self.bus_errors.payload, self.disordered.payload.stream)),
+                self.bus_errors.valid, failure.stream, self.disordered.payload.stream)),
             pause.bus_errors.valid.eq(late.o.valid),
             pause.bus_errors.payload.eq(late.o.payload.stream),
             late.o.ready.eq(pause.bus_errors.ready),
         ]
-        return _Late(late.i.valid | late.o.valid, late.o.payload)
+        return _Late(late.i.valid | late.o.valid, late.o.payload.overrun, late.o.payload)
 
     def _gather(self, m, verdict, now):
         """Combines the results of all checks, which arrive ``now``.
@@ -459,7 +467,7 @@ class Commit(wiring.Component):
         return _Gathered(
             found, after(CHECKS - 4, head.stream, "owner"), after(1, verdict.end, "end"))
 
-    def _decide(self, m, judges, checks, disorder):
+    def _decide(self, m, judges, checks, late):
         """Decides the segment's outcome and its stream's next error state, when it ``judges``."""
         merge, errors, pause = m.submodules.merge, m.submodules.errors, m.submodules.pause
         found, checked, disordered = checks.found, judges, checks.found.disorder
@@ -475,7 +483,7 @@ class Commit(wiring.Component):
             errors.update.eq(raises | pause.acting),
             errors.becomes.eq(~self.cleared.valid),
         ]
-        self._report(m, judges, raises, found, disorder)
+        self._report(m, judges, raises, found, late)
         # The decision is a few flags; the data that they select follow one cycle later.
         decision = Signal(_Decision())
         m.d.sync += [
@@ -490,7 +498,7 @@ class Commit(wiring.Component):
         ]
         return self._hold(m, judges, checks, decision)
 
-    def _report(self, m, judges, raises, found, disorder):
+    def _report(self, m, judges, raises, found, late):
         """Reports the first error of a stream: that of a segment, or a late one."""
         events, errors, pause = m.submodules.events, m.submodules.errors, m.submodules.pause
         segment = m.submodules.merge.segment
@@ -516,14 +524,15 @@ class Commit(wiring.Component):
                 event.eq(0),
                 event.stream.eq(pause.stream),
                 event.type.eq(ddp.LOCAL_CATASTROPHIC.type),
-                event.code.eq(ddp.LOCAL_CATASTROPHIC.code),
+                event.code.eq(Mux(
+                    late.overrun, ddp.QUEUE_OVERRUN.code, ddp.LOCAL_CATASTROPHIC.code)),
             ]
-            if disorder is not None:
-                with m.If(disorder.disorder):
+            if late.error is not None:
+                with m.If(late.error.disorder):
                     m.d.sync += [
                         event.type.eq(ddp.MSN_RANGE.type),
                         event.code.eq(ddp.MSN_RANGE.code),
-                        event.sequence.eq(disorder.sequence),
+                        event.sequence.eq(late.error.sequence),
                     ]
 
     def _hold(self, m, judges, checks, decision):

@@ -1,4 +1,4 @@
-"""Declares an entry of the completion ring as a layout, and fills it in for a message."""
+"""Declares an entry of a completion queue as a layout, and fills it in for a message."""
 
 from amaranth import *
 from amaranth.lib import data
@@ -9,7 +9,7 @@ __all__ = ["MESSAGE", "CompletionEntry", "of_message"]
 
 
 class CompletionEntry(data.FlexibleLayout):
-    """An entry of the completion ring, with the fields of :mod:`ddp_rnic.hdl.spec.completion`."""
+    """An entry of a completion queue, with the fields of :mod:`ddp_rnic.hdl.spec.completion`."""
 
     def __init__(self):
         super().__init__(8 * completion.OCTETS, {

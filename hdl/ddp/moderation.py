@@ -1,93 +1,136 @@
-"""Moderates interrupts by the number of completions that wait, and by the age of the oldest."""
+"""Moderates interrupts by the number of completions that wait, and by their age."""
 
 from amaranth import *
-from amaranth.lib import wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import BlockRam
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import delayed
+from ..lib.table import table_write
+from .room import Doorbell, queues_of
 
-__all__ = ["InterruptModeration"]
+__all__ = ["InterruptModeration", "ModerationSettings"]
 
-#: Completions whose time of arrival is remembered: one block RAM of 32 bits.
-STAMPS = 512
+
+class ModerationSettings(data.StructLayout):
+    """The waiting completions (16), and the age in cycles (32), that interrupt the host."""
+
+    def __init__(self):
+        super().__init__({"count": 16, "timeout": 32})
 
 
 class InterruptModeration(wiring.Component):
-    """Decides when the completions that wait for the host raise an interrupt.
+    """Decides when the completions that wait in a queue interrupt the host.
 
-    ``irq`` is a level. It is high while completions wait and either their number is at least
-    ``count``, or the oldest of them arrived ``timeout`` cycles ago. A ``count`` of 0 counts as 1,
-    and one above 512 as 512. With a ``timeout`` of 0, any completion raises ``irq``.
+    A doorbell with ``arm`` arms a queue, and takes it out of ``pending``. An armed queue becomes
+    pending, once, when it holds other completions than the host has taken, and either their number
+    is at least ``count``, or the first of them has been seen ``timeout`` cycles ago. Completions
+    that arrive between the host's last look and its doorbell count like later ones, so that nothing
+    is lost in between. A ``count`` of 0 counts as 1. With a ``timeout`` of 0, any completion makes
+    the queue pending.
 
-    Latency: 3 cycles; at most 9 to take account of a new oldest completion.
-    Throughput: one completion per cycle. Reset: low. Errors: none.
+    The queues are looked at in turn, one per cycle. A queue whose doorbell comes meanwhile is
+    looked at again in its next turn.
+
+    Latency: 8 cycles to two rounds, of max(8, queues) cycles each. Throughput: one doorbell or
+    setting per cycle. Reset: no queue is armed or pending. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
 
     Members
     -------
-    producer : In(16)
-        Completions in the ring, modulo 2**16.
-    consumer : In(16)
-        Completions that the host has taken, modulo 2**16.
-    count : In(16)
-        Waiting completions that raise ``irq``.
-    timeout : In(32)
-        Age of the oldest completion that raises ``irq``, in cycles.
-    irq : Out(1)
+    settings : In(table_write(ModerationSettings(), queues))
+    restart : In(stream.Signature(range(queues), always_ready=True))
+        A queue that restarts: it is neither armed nor pending. Not with a doorbell.
+    doorbell : In(stream.Signature(Doorbell(config), always_ready=True))
+    look : Out(range(queues)), found : In(16)
+        Completions in a queue, modulo 2**16, 2 cycles later.
+    pending : Out(queues)
+        A bit for each queue.
     """
 
-    producer: In(16)
-    consumer: In(16)
-    count: In(16)
-    timeout: In(32)
-    irq: Out(1)
+    def __init__(self, config):
+        self.config = config
+        self.queues = queues = queues_of(config)
+        super().__init__({
+            "settings": In(table_write(ModerationSettings(), queues)),
+            "restart": In(stream.Signature(range(queues), always_ready=True)),
+            "doorbell": In(stream.Signature(Doorbell(config), always_ready=True)),
+            "look": Out(range(queues)),
+            "found": In(16),
+            "pending": Out(queues),
+        })
 
     def elaborate(self, platform):
         m = Module()
-        # A stamp that is written while it is read counts only after ``settled``.
-        m.submodules.stamps = stamps = BlockRam(32, STAMPS)
-        now = Signal(32)
-        waiting = Signal(16)
-        some, enough, expired = Signal(), Signal(), Signal()
-
-        # The entry of the next completion is written with the time until that completion arrives.
-        m.d.sync += now.eq(now + 1)
+        queues = self.queues
+        m.submodules.settings = settings = ForwardedTable(ModerationSettings(), queues)
+        m.submodules.consumers = consumers = ForwardedTable(unsigned(16), queues)
+        # When the first completion that waits was seen, if it was.
+        m.submodules.stamps = stamps = ForwardedTable(unsigned(32), queues)
+        armed, seen, now = Signal(queues), Signal(queues), Signal(32)
+        rung, rings = self.doorbell.payload, self.doorbell.valid
+        changed, which = Signal(), Signal(range(queues))
         m.d.comb += [
-            stamps.write.valid.eq(1),
-            stamps.write.payload.address.eq(self.producer),
-            stamps.write.payload.data.eq(now),
-            stamps.address[0].eq(self.consumer),
-        ]
-        came = Signal(32)
-        age = Signal(32)
-        late = Signal()
-        m.d.sync += [
-            came.eq(stamps.data[0]),
-            age.eq(now - came),
-            late.eq(age >= self.timeout),
+            settings.write.valid.eq(self.settings.valid),
+            settings.write.payload.address.eq(self.settings.payload.index),
+            settings.write.payload.data.eq(self.settings.payload.entry),
+            changed.eq(rings | self.restart.valid),
+            which.eq(Mux(rings, rung.queue, self.restart.payload)),
+            consumers.write.valid.eq(changed),
+            consumers.write.payload.address.eq(which),
+            consumers.write.payload.data.eq(Mux(rings, rung.consumer, 0)),
         ]
 
-        # ``late`` is used only after it has settled for the completion that is the oldest now. Once
-        # it was seen, it stays set for that completion, because the age wraps.
-        consumer_1 = Signal(16)
-        moved = Signal()
-        settled = Signal(5)
+        # at[k] is the queue that was looked up k cycles ago. The look at it is stale if the host
+        # has changed something in the meantime.
+        turn = Signal(range(max(8, queues)))
+        m.d.sync += [turn.eq(turn + 1), now.eq(now + 1)]
+        at = [turn, *(Signal.like(turn, name=f"at_{k}") for k in range(1, 6))]
+        stale = Signal(6)
+        hits = Cat(changed & (which == each) for each in at)
         m.d.sync += [
-            consumer_1.eq(self.consumer),
-            moved.eq(consumer_1 != self.consumer),
-            settled.eq(Cat(C(1), settled)),
+            *(later.eq(earlier) for earlier, later in zip(at, at[1:], strict=False)),
+            stale.eq(Cat(C(0, 1), (stale | hits)[:5])),
         ]
-        with m.If(moved | ~some):
-            m.d.sync += settled.eq(0)
-        with m.If(~some):
-            m.d.sync += expired.eq(0)
-        with m.Elif(settled[3]):
-            m.d.sync += expired.eq(late | (expired & settled[4]))
-
+        m.d.comb += [
+            self.look.eq(turn),
+            *(table.address[0].eq(turn) for table in (settings, consumers, stamps)),
+        ]
+        waiting, known, before = Signal(16), Signal(ModerationSettings()), Signal()
+        age, some, enough, late = Signal(32), Signal(2), Signal(2), Signal()
         m.d.sync += [
-            waiting.eq(self.producer - self.consumer),
+            waiting.eq(self.found - consumers.data[0]),
+            known.eq(settings.data[0]),
+            before.eq(seen.bit_select(at[2][:len(self.look)], 1)),
             # A host that polls the ring may take a completion before the bus has responded for it.
-            some.eq(waiting.any() & ~(waiting[15] & waiting[:15].any())),
-            enough.eq((waiting >= self.count) | (waiting >= STAMPS)),
-            self.irq.eq(some & (enough | expired)),
+            some.eq(Cat(waiting.any() & ~(waiting[15] & waiting[:15].any()), some)),
+            enough.eq(Cat(waiting >= known.count, enough)),
+            age.eq(Mux(before, now - delayed(m, 1, stamps.data[0], "stamp"), 0)),
+            late.eq(age >= delayed(m, 1, known.timeout, "timeout")),
         ]
+        last = at[5][:len(self.look)]
+        counts, fires = Signal(), Signal()
+        m.d.comb += [
+            counts.eq((at[5] < queues) & ~(stale | hits)[5]),
+            fires.eq(counts & some[1] & (enough[1] | late) & armed.bit_select(last, 1)),
+            stamps.write.valid.eq(counts & ~seen.bit_select(last, 1)),
+            stamps.write.payload.address.eq(last),
+            stamps.write.payload.data.eq(now),
+        ]
+        with m.If(counts):
+            m.d.sync += seen.bit_select(last, 1).eq(some[1])
+        with m.If(fires):
+            m.d.sync += [
+                armed.bit_select(last, 1).eq(0),
+                self.pending.bit_select(last, 1).eq(1),
+            ]
+        with m.If(self.restart.valid | (rings & rung.arm)):
+            m.d.sync += [
+                armed.bit_select(which, 1).eq(rings),
+                seen.bit_select(which, 1).eq(0),
+                self.pending.bit_select(which, 1).eq(0),
+            ]
         return m

@@ -1,4 +1,4 @@
-"""Makes entries for the completion ring from SCTP's chunks, packets, sessions, and messages."""
+"""Makes entries for the completion queues from SCTP's chunks, packets, sessions, and messages."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -20,7 +20,7 @@ QUEUE = 16
 
 
 class Reports(wiring.Component):
-    """Makes ring entries of due records.
+    """Makes the entries of due records.
 
     A message of MPA becomes an entry in the order in which it is due. Over SCTP, each chunk and
     packet becomes an entry in that order too, but messages and control messages become entries in

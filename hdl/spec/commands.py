@@ -35,6 +35,8 @@ class Wait(NamedTuple):
 CLEARED = Wait("STATUS", regs.pack("STATUS", clearing=1), 0)
 #: Ends every revocation: from then on the device writes not one octet more to the region.
 REVOKED = Wait("STATUS", regs.pack("STATUS", revoking=1), 0)
+#: Ends every change of a completion queue: the device no longer writes to its earlier ring.
+RESTARTED = Wait("CQ_STATE", regs.pack("CQ_STATE", restarting=1), 0)
 
 
 def _write(prefix: str, **values: int) -> tuple[Write, ...]:
@@ -108,11 +110,15 @@ def set_page(slot: int, address: int) -> tuple[Write, ...]:
 
 
 def set_stream(
-    number: int, *, pd: int, crc: bool = False, markers: bool = False
+    number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int = 0
 ) -> tuple[Write, ...]:
-    """Enables a stream, and clears its error state if its event was read: see :data:`CLEARED`."""
+    """Enables a stream, whose messages complete in the queue ``cq``.
+
+    This clears the stream's error state if its event was read: see :data:`CLEARED`.
+    """
     flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
-    return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
+    queue = regs.pack("STREAM_CQ", receive=cq)
+    return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, CQ=queue, COMMIT=1)
 
 
 def revoke_stream(number: int) -> tuple[Write | Wait, ...]:
@@ -161,9 +167,9 @@ def post(
 # -- completions ----------------------------------------------------------------------------------
 
 
-def moderate(count: int, timeout: int) -> tuple[Write, ...]:
+def moderate(count: int, timeout: int, *, queue: int = 0) -> tuple[Write, ...]:
     """Lets ``count`` completions that wait, or one that is ``timeout`` cycles old, interrupt."""
-    return _write("CQ", COALESCE=count, TIMEOUT=timeout)
+    return _write("CQ", INDEX=queue, COALESCE=count, TIMEOUT=timeout, MODERATE=1)
 
 
 def mask_interrupts(*, event: bool = False, completion: bool = False) -> tuple[Write, ...]:
@@ -171,18 +177,28 @@ def mask_interrupts(*, event: bool = False, completion: bool = False) -> tuple[W
     return (Write("IRQ_MASK", regs.pack("IRQ_MASK", event=event, completion=completion)),)
 
 
-def set_ring(address: int, size: int, *, coalesce: int = 1, timeout: int = 0) -> tuple[Write, ...]:
-    """Enables the completion ring, which has 2 to the power of ``size`` entries."""
+def set_cq(
+    address: int, size: int, *, queue: int = 0, coalesce: int = 1, timeout: int = 0
+) -> tuple[Write | Wait, ...]:
+    """Enables a completion queue of 2 to the power of ``size`` entries, and waits until it has
+    room.
+    """
     return (
-        *_write("CQ", BASE=address, SIZE=size),
-        *moderate(coalesce, timeout),
-        Write("CQ_ENABLE", 1),
+        *moderate(coalesce, timeout, queue=queue),
+        *_write("CQ", BASE=address, SIZE=size, ENABLE=1, COMMIT=1),
+        RESTARTED,
     )
 
 
-def disable_ring() -> tuple[Write | Wait, ...]:
-    """Disables the completion ring, and waits until the device uses it no more."""
-    return Write("CQ_ENABLE", 0), Wait("CQ_PRODUCER", _HALF, 0)
+def disable_cq(queue: int = 0) -> tuple[Write | Wait, ...]:
+    """Disables a completion queue, and waits until the device uses its ring no more."""
+    return (*_write("CQ", INDEX=queue, ENABLE=0, COMMIT=1), RESTARTED)
+
+
+def take(consumer: int, *, queue: int = 0, arm: bool = False) -> tuple[Write, ...]:
+    """Gives back the entries before ``consumer``; with ``arm``, others may interrupt."""
+    doorbell = regs.pack("CQ_DOORBELL", consumer=consumer & 0xFFFF, queue=queue, arm=arm)
+    return (Write("CQ_DOORBELL", doorbell),)
 
 
 # -- SCTP -----------------------------------------------------------------------------------------

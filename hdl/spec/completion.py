@@ -1,4 +1,16 @@
-"""Declares an entry of the completion ring: the position of each field, and a decoder."""
+"""Declares an entry of a completion queue: the position of each field, and a decoder.
+
+A queue is a ring in host memory. Where it is full, the device differs from the golden model, which
+delivers every message that RFC 5041 section 5.4 lets it deliver:
+
+* **Overrun.** A message that may be delivered while its stream's queue has no room is not
+  delivered. Its stream is in error (:data:`~.ddp.QUEUE_OVERRUN`) as after any other error, and no
+  later message of it is delivered, whether or not the queue has room by then. No other stream
+  notices. A queue has no room that is disabled, that restarts, that holds as many entries as its
+  size which the host has not taken, or of which the bus has refused an entry.
+* **The queue of SCTP's owner** never overruns: the device takes a frame only while the queue has a
+  free entry for each record of frames taken before, and ``RnicConfig.owner_entries`` more.
+"""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -84,7 +96,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Completion:
-    """A decoded entry of the completion ring.
+    """A decoded entry of a completion queue.
 
     ``rsvdulp`` is the number in the DDP header, of 40 bits, or of 8 bits in a tagged message. The
     type of ``status`` depends on ``kind``. The other members are those of ``FIELDS``.

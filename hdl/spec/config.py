@@ -15,6 +15,7 @@ LIMITS = {
     "buffers": (16, 1 << 16),
     "pages": (16, 1 << 16),
     "backlog": (64, 1 << 14),
+    "completion_queues": (2, 16),
     "exception_octets": (4096, 1 << 17),
     "associations": (2, 1 << 10),
     "window": (4, 1 << 14),
@@ -55,8 +56,10 @@ class RnicConfig:
     pages
         Slots of the page table.
     backlog
-        Completions that may wait for the ring in host memory. From half of that number on, segments
-        wait too.
+        Completions that may wait for the octets of their messages. From half of that number on,
+        segments wait too.
+    completion_queues
+        Completion queues for clients. With SCTP, its owner has one more.
     exception_octets
         Size of the exception queue.
     address
@@ -88,6 +91,7 @@ class RnicConfig:
     buffers: int = 2048
     pages: int = 2048
     backlog: int = 512
+    completion_queues: int = 16
     exception_octets: int = 16384
     address: int = 64
     relaxed: bool = False
@@ -124,6 +128,21 @@ class RnicConfig:
                 f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
                 f" not {self.window!r}"
             )
+
+    @property
+    def owner_entries(self) -> int:
+        """Entries that the queue of SCTP's owner must have free for a frame to be taken.
+
+        They are the most that frames taken before can still make, beside the records of items that
+        Admission has admitted, which the device counts: a CHUNK or PACKET for each of 46 items that
+        Admission has not admitted yet (8 between the receiver and Admission, 20 in its queue, 18 in
+        its pipeline); 16 records whose place is being looked up; a SESSION for each of those 46
+        items, of the 32 that the window found illegal, and of the 17 that wait; a CONTROL for the
+        first message and for the Terminate of each stream, since a session opens only when no item
+        of the earlier one is on its way, and 40 that were delivered. This is 197 and two for each
+        stream, and some to spare.
+        """
+        return 2 * self.streams + 224
 
     @property
     def both(self) -> bool:

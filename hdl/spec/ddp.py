@@ -47,6 +47,10 @@ class ErrorNumber(NamedTuple):
 #: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`).
 #: A stream reports one error: the first one. Where both happen to one segment, they are one event.
 LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
+#: A message of the stream was complete, and its completion queue had no room: the message is not
+#: delivered, and neither is any later one (see :mod:`~.completion`). The RFC leaves the codes of
+#: Local Catastrophic to the device; a Terminate carries 0x00 for it.
+QUEUE_OVERRUN = ErrorNumber(ErrorType.LOCAL, 0x01)
 INVALID_STAG = ErrorNumber(ErrorType.TAGGED, 0x00)
 BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)
 STAG_NOT_ASSOCIATED = ErrorNumber(ErrorType.TAGGED, 0x02)
@@ -69,6 +73,7 @@ LLP_FRAMING = ErrorNumber(ErrorType.LLP, 0x03)
 
 ERROR_TEXT = {
     LOCAL_CATASTROPHIC: "Local Catastrophic",
+    QUEUE_OVERRUN: "Completion queue overrun",
     INVALID_STAG: "Invalid STag",
     BASE_OR_BOUNDS: "Base or bounds violation",
     STAG_NOT_ASSOCIATED: "STag not associated with DDP Stream",

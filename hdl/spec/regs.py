@@ -18,8 +18,10 @@ for each purpose:
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
   write to ``EVENT_POP`` removes it. The device keeps one event for each stream, so none is lost
   however long the host does not read them, and no stream waits for it.
-* Completions: the device writes them to a ring in host memory, which the ``CQ_*`` registers
-  describe.
+* Completion queues: the device writes completions to rings in host memory. Write ``CQ_INDEX`` and
+  the registers of the ring, then ``CQ_COMMIT``, which restarts the queue; once
+  ``CQ_STATE.restarting`` reads 0, the device writes to the new ring, and to the old one no more.
+  After the host has taken completions, it writes ``CQ_DOORBELL``, which needs no other register.
 
 The registers after ``CAP_WINDOW`` exist only with SCTP; the ``CAP_*`` registers before them are 0
 without it:
@@ -37,7 +39,7 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0002_0001  #: major in the upper half, minor in the lower
+VERSION = 0x0003_0000  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
 
 
@@ -107,6 +109,19 @@ REGISTERS = (
     Register("CAP_QUEUE", 0x024, "ro", "Buffers that an untagged queue holds."),
     Register("CAP_BUFFERS", 0x028, "ro", "Slots of the buffer table."),
     Register(
+        "CAP_CQS",
+        0x02C,
+        "ro",
+        "Completion queues for clients. With SCTP, the queue of its owner has this number.",
+    ),
+    Register(
+        "CAP_OWNER",
+        0x030,
+        "ro",
+        "Free entries that the queue of SCTP's owner must have for a frame to be taken; the queue"
+        " needs more. 0 in a device without SCTP.",
+    ),
+    Register(
         "STATUS",
         0x018,
         "ro",
@@ -118,11 +133,11 @@ REGISTERS = (
                 1,
                 1,
                 "Nothing is in flight: every segment was dropped, or was placed and the bus has"
-                " responded; and every completion for which the ring has room is written.",
+                " responded; and every completion is written, or was dropped.",
             ),
-            _f("completion", 2, 1, "Completions wait for the host (moderated by CQ_COALESCE)."),
+            _f("completion", 2, 1, "A queue is pending: CQ_PENDING shows which."),
             _f("revoking", 3, 1, "A revocation is still in progress."),
-            _f("ring_error", 4, 1, "The bus refused the write of a completion."),
+            _f("queue_error", 4, 1, "The bus refused an entry of a queue: see CQ_STATE."),
             _f("clearing", 5, 1, "STREAM_COMMIT is being carried out."),
             _f(
                 "uncleared",
@@ -178,6 +193,16 @@ REGISTERS = (
         0x08C,
         "wo",
         "Writes the entry and, if the stream's event was read, clears the stream's error state.",
+    ),
+    Register(
+        "STREAM_CQ",
+        0x0FC,
+        "rw",
+        "Completion queue of the stream. STREAM_COMMIT writes it too.",
+        (
+            _f("receive", 0, 8, "The queue for messages that the stream receives."),
+            _f("silent", 8, 1, "1: tagged messages do not complete."),
+        ),
     ),
     Register("QUEUE_STREAM", 0x090, "rw", "Stream of the queue to open, close or post to."),
     Register("QUEUE_NUMBER", 0x094, "rw", "Queue Number of that queue, 0 to 3."),
@@ -255,25 +280,77 @@ REGISTERS = (
     Register(
         "EXCEPTIONS_DROPPED", 0x120, "ro", "FPDUs for which the exception stream had no room."
     ),
-    Register("CQ_BASE_LO", 0x140, "rw", "Host address of the completion ring, lower half."),
+    Register("CQ_BASE_LO", 0x140, "rw", "Host address of a completion queue's ring, lower half."),
     Register(
         "CQ_BASE_HI",
         0x144,
         "rw",
-        "Host address of the completion ring, upper half. It is a multiple of 32 octets.",
+        "Host address of the ring, upper half. It is a multiple of 32 octets.",
     ),
     Register("CQ_SIZE", 0x148, "rw", "Base-2 logarithm of the ring's number of entries, 1 to 15."),
     Register("CQ_ENABLE", 0x14C, "rw", "1: the device writes completions."),
-    Register("CQ_CONSUMER", 0x150, "rw", "Completions that the host has taken, modulo 2^16."),
-    Register("CQ_PRODUCER", 0x154, "ro", "Completions that the device has written, modulo 2^16."),
     Register(
-        "CQ_COALESCE", 0x158, "rw", "Number of waiting completions that sets STATUS.completion."
+        "CQ_DOORBELL",
+        0x150,
+        "rw",
+        "Takes completions of a queue, and may arm it.",
+        (
+            _f("consumer", 0, 16, "Completions that the host has taken, modulo 2^16."),
+            _f("queue", 16, 8, "The queue."),
+            _f(
+                "arm",
+                31,
+                1,
+                "1: the queue is not pending now, and becomes pending, once, when the device has"
+                " written others, see CQ_COALESCE and CQ_TIMEOUT.",
+            ),
+        ),
+    ),
+    Register(
+        "CQ_PRODUCER",
+        0x154,
+        "ro",
+        "Completions that the device has written to the queue CQ_INDEX, modulo 2^16.",
+    ),
+    Register(
+        "CQ_COALESCE", 0x158, "rw", "Number of waiting completions that makes the queue pending."
     ),
     Register(
         "CQ_TIMEOUT",
         0x15C,
         "rw",
-        "Cycles after which the oldest waiting completion sets STATUS.completion by itself.",
+        "Cycles after which a waiting completion makes the queue pending by itself.",
+    ),
+    Register("CQ_INDEX", 0x164, "rw", "Queue of the other CQ registers but CQ_DOORBELL."),
+    Register(
+        "CQ_COMMIT",
+        0x168,
+        "wo",
+        "Writes CQ_BASE, CQ_SIZE and CQ_ENABLE to the queue CQ_INDEX, which begins anew, unarmed.",
+    ),
+    Register(
+        "CQ_STATE",
+        0x16C,
+        "ro",
+        "State of the queue CQ_INDEX.",
+        (
+            _f(
+                "restarting",
+                0,
+                1,
+                "CQ_COMMIT waits for responses of the bus. Until then the queue has no room.",
+            ),
+            _f("failed", 1, 1, "The bus refused an entry; the queue has no room until CQ_COMMIT."),
+        ),
+    ),
+    Register(
+        "CQ_MODERATE", 0x170, "wo", "Writes CQ_COALESCE and CQ_TIMEOUT to the queue CQ_INDEX."
+    ),
+    Register(
+        "CQ_PENDING",
+        0x174,
+        "ro",
+        "Queues that interrupt, a 1 in the position of each queue's number.",
     ),
     Register(
         "IRQ_MASK",

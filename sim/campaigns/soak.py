@@ -108,7 +108,7 @@ _READ_ONLY, _NO_REGISTER = 2, 3
 #: Windows of registers that hold the arguments of commands.
 _WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
 #: Registers whose value only the RNIC or its engine knows.
-_UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
+_UNKNOWN = ("STATUS", "CQ_DOORBELL", "CQ_PRODUCER", "CQ_STATE", "CQ_PENDING")
 
 _differences = cache(differences)
 
@@ -351,6 +351,8 @@ class _Host(Host):
         self.sweeping: set[int] = set()  # slots that a revocation in progress will empty
         self._delivering: list[int] = []  # the packet of each completion
         self._awaited = 0  # how many completions were awaited
+        self.entries = 0  # of the completion ring
+        self._returned = 0  # how many completions were given back for certain
         self._paused: int | None = None  # how many completions there were before the pause
         self._revoking = False
         self._room = self._beats = config.exception_octets // config.octets
@@ -482,6 +484,8 @@ class _Host(Host):
         self.operations.append(Drain())
         self.over = self.packets
         self._room = self._beats
+        if self._paused is None:
+            self._returned = len(self._delivering)
 
     def revoked(self) -> None:
         """Waits until a revocation is done."""
@@ -546,6 +550,12 @@ class _Host(Host):
             # Earlier packets are no longer in the way; this packet was not sent yet.
             self.drain()
             self.over -= 1
+        if len(self._delivering) - self._returned > self.entries:
+            # A message that finds the ring full would end its stream.
+            self.resume()
+            self.drain()
+            self.over -= 1
+            self._returned = before
         self._room -= beats
         self.send(packet)
         if self._paused is not None and len(self._delivering) - self._paused > _BACKLOG:
@@ -637,8 +647,9 @@ class _Draw:
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
-        size = rng.choice((*range(1, 11), 1, 2, 4, 6, 6, 6, rng.randint(11, 15)))
+        size = rng.choice((*range(6, 11), 6, 6, 6, rng.randint(11, 15)))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        host.entries = ring.entries
         self._interrupts = rng.random() < 0.3
         host.carry_out(
             ring.command(
@@ -696,9 +707,9 @@ class _Draw:
             self._deliver(number, messages)
             host.operations += [Wait(_WATCHED + slack), Resume()]
             host.drain()
-        # Delivery may resume once there is room in the ring.
+        # The ring becomes full, or nearly.
         host.operations.append(Pause())
-        self._deliver(number, min(ring.entries, 64) + 1)
+        self._deliver(number, min(ring.entries, 64))
         host.operations += [Wait(slack), Resume()]
         host.drain()
         return moderated
@@ -711,8 +722,9 @@ class _Draw:
         self._enable(number, 0)
         self._deliver(number, min(ring.entries, 8))
         self._host.see(len(self._golden.deliveries))
-        self._host.carry_out(commands.disable_ring()[:1])
+        self._host.carry_out(commands.disable_cq()[:-1])
         self._host.operations.append(Wait(_slack(stalls)))
+        self._host.read("CQ_STATE", 0)
         self._host.read("CQ_PRODUCER", 0)
 
     def _deliver(self, number: int, messages: int) -> None:
@@ -1224,6 +1236,7 @@ class _Draw:
             "CAP_STAGS": config.stags, "CAP_STREAMS": config.streams,
             "CAP_BUFFER": config.buffer_octets, "CAP_PAGES": config.pages,
             "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
+            "CAP_CQS": config.completion_queues,
         }  # fmt: skip
         there = [each for each in regs.REGISTERS if config.sctp or not each.sctp]
         for each in there:
@@ -1764,7 +1777,7 @@ class _Draw:
         payload = rng.randint(1, min(region.length + 1, 1500))
         start = (end + 1 - payload) % _TO
         found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
-        payload = rng.randint(1, min(region.length, 1500))
+        payload = rng.randint(min(1, region.length), min(region.length, 1500))
         bit = 1 << rng.randrange(16)
         start = region.length - payload
         if region.length + bit - start <= 64000:
@@ -1773,14 +1786,14 @@ class _Draw:
             if top in self._parts:
                 continue
             if top.to + top.length == _TO:
-                payload = rng.randint(1, min(top.length, 1500))
+                payload = rng.randint(min(1, top.length), min(top.length, 1500))
                 at = _TO - payload
                 found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
                 found["a bit behind 2^64"] = TaggedHeader(top.stag, at, last), payload + bit
                 found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
                 found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
             elif top.to + top.length > _TO - 4096:
-                payload = rng.randint(1, min(top.length, 1500))
+                payload = rng.randint(min(1, top.length), min(top.length, 1500))
                 at = top.to + top.length - payload
                 found["from before 2^64 across"] = TaggedHeader(top.stag, at, last), _TO - at + bit
         longest = 4 * self._config.longest_fpdu

@@ -252,5 +252,5 @@ class BoardBench:
             )
             self.completions.append(entry_of(octets))
         await self.link.write(
-            board.RNIC.address + regs.address("CQ_CONSUMER"), [len(self.completions) & 0xFFFF]
+            board.RNIC.address + regs.address("CQ_DOORBELL"), [len(self.completions) & 0xFFFF]
         )

@@ -160,7 +160,7 @@ class _WritePort:
 
 
 class _Host:
-    """The host's side of the completion ring.
+    """The host's side of the completion rings.
 
     A completion reaches memory as a whole, like a line of a cache, so that the host never sees a
     part.
@@ -172,43 +172,70 @@ class _Host:
         self.completions: list[Completion] = []
         self.delivered: list[int] = []
         self.paused = False
-        self.returned = 0  #: how many completions were given back
         self._memory = memory
         self._base = base
         self._ring = ring
+        self._rings = range(len(ring.queues)) if ring is not None else range(0)
         self._faults = faults
-        self._issued = 0
+        # For each ring: how many completions were written, taken, and given back.
+        self._issued = [0, 0]
+        self._taken = [0, 0]
+        self._returned = [0, 0]
         self._entry: dict[int, int] = {}  # octets of the completion that is being written
+        self._under = 0  # its ring
         self._fault = False
-        self._when: dict[int, int] = {}  # the cycle in which each completion was written
+        self._when: dict[tuple[int, int], int] = {}  # the cycle in which each one was written
 
     @property
-    def owed(self) -> int:
-        """The number of completions that were taken, but not given back."""
-        return len(self.completions) - self.returned
+    def owed(self) -> bool:
+        """True if completions were taken, but not given back."""
+        return self._taken != self._returned
 
     @property
     def due(self) -> bool:
-        """True if a quarter of the ring is owed, so that it must be given back."""
-        return self._ring is not None and 4 * self.owed >= self._ring.entries
+        """True if a quarter of a ring is owed, so that it must be given back."""
+        return self._ring is not None and any(
+            4 * (self._taken[each] - self._returned[each]) >= self._ring.entries
+            for each in self._rings
+        )
+
+    def give_back(self) -> Iterator[int]:
+        """Yields the doorbells that give back the completions taken, and arm the queues."""
+        assert self._ring is not None
+        for which, queue in enumerate(self._ring.queues):
+            if self._taken[which] != self._returned[which]:
+                self._returned[which] = taken = self._taken[which]
+                yield regs.pack("CQ_DOORBELL", consumer=taken & 0xFFFF, queue=queue, arm=1)
 
     @property
     def waiting(self) -> bool:
         """True if there is a completion to take."""
+        return self._next() is not None
+
+    def _next(self) -> int | None:
+        """Returns a ring with a completion to take."""
         if self._ring is None or self.paused:
-            return False
-        number = len(self.completions)
-        octet = int(self._memory[self._place(number) - self._base + PHASE.octet])
-        return octet >> PHASE.bit & 1 == phase(number, self._ring.size)
+            return None
+        for which in self._rings:
+            number = self._taken[which]
+            octet = int(self._memory[self._place(which, number) - self._base + PHASE.octet])
+            if octet >> PHASE.bit & 1 == phase(number, self._ring.size):
+                return which
+        return None
 
     def write(self, beat: _Beat) -> None:
-        """Takes a beat that the RNIC writes to the ring."""
-        number, where = self._issued, f"m_axi_cq_w: completion {self._issued}"
+        """Takes a beat that the RNIC writes to a ring."""
         if self._ring is None:
             raise DeviceError(
                 f"m_axi_cq_aw: a completion is written to {beat.address:#x}, but there is no ring"
             )
-        place = self._place(number)
+        if not self._entry:
+            start = beat.address + (beat.strobes & -beat.strobes).bit_length() - 1
+            second = self._ring.address + self._ring.entries * OCTETS
+            self._under = int(len(self._rings) > 1 and start >= second)
+        number = self._issued[self._under]
+        where = f"m_axi_cq_w: completion {number}"
+        place = self._place(self._under, number)
         for lane, octet in enumerate(beat.data):
             if not beat.strobes >> lane & 1:
                 continue
@@ -226,7 +253,7 @@ class _Host:
             raise DeviceError(
                 f"{where} is incomplete: only the octets {[*self._entry]} are written"
             )
-        if number - self.returned >= self._ring.entries:
+        if number - self._returned[self._under] >= self._ring.entries:
             raise DeviceError(f"{where} overwrites one that the host has not given back")
         if self._entry[PHASE.octet] >> PHASE.bit & 1 != phase(number, self._ring.size):
             raise DeviceError(f"{where} has the wrong phase")
@@ -234,28 +261,32 @@ class _Host:
             octets = bytes(self._entry[at] for at in range(OCTETS))
             at = place - self._base
             self._memory[at : at + OCTETS] = np.frombuffer(octets, np.uint8)
-            self._when[number] = beat.cycle
-        self._issued += 1
+            self._when[self._under, number] = beat.cycle
+        self._issued[self._under] += 1
         self._entry, self._fault = {}, False
 
     def take(self) -> None:
         """Takes a completion."""
-        number = len(self.completions)
-        place = self._place(number) - self._base
+        which = self._next()
+        assert which is not None
+        number = self._taken[which]
+        place = self._place(which, number) - self._base
         self.completions.append(completion(self._memory[place : place + OCTETS].tobytes()))
-        self.delivered.append(self._when.pop(number))
+        self.delivered.append(self._when.pop((which, number)))
+        self._taken[which] += 1
 
     def touches_ring(self, beat: _Beat) -> bool:
-        """Returns True if a beat of the other port writes to the ring."""
+        """Returns True if a beat of the other port writes to a ring."""
         if self._ring is None:
             return False
         start = beat.address + (beat.strobes & -beat.strobes).bit_length() - 1
         stop = beat.address + beat.strobes.bit_length()
         return start < self._ring.octets.stop and self._ring.octets.start < stop
 
-    def _place(self, number: int) -> int:
+    def _place(self, which: int, number: int) -> int:
         assert self._ring is not None
-        return self._ring.address + number % self._ring.entries * OCTETS
+        entries = self._ring.entries
+        return self._ring.address + (which * entries + number % entries) * OCTETS
 
 
 class RnicBench:
@@ -561,10 +592,10 @@ class RnicBench:
                 await self._give_back()
 
     async def _give_back(self) -> None:
-        """Writes the consumer index."""
-        self._host.returned = len(self.completions)
-        await self.write(regs.address("CQ_CONSUMER"), self._host.returned & 0xFFFF)
-        self._progress = self.cycle
+        """Writes the consumer indices."""
+        for doorbell in self._host.give_back():
+            await self.write(regs.address("CQ_DOORBELL"), doorbell)
+            self._progress = self.cycle
 
     async def _watch(self, stalls: Iterator[bool]) -> None:
         """Notes the cycle of every transfer; fails when there are none for too long.

@@ -65,8 +65,9 @@ _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
     ("outstanding", "<u8"),
-    ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
-    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
+    ("ring", "<u8"), ("entries", "<u8"), ("owner", "<u8"),
+    ("phase_octet", "<u4"), ("phase_bit", "<u4"),
+    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("doorbell", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
 ], align=True)  # fmt: skip
 _RANGE = np.dtype([("start", "<u8"), ("stop", "<u8")])
@@ -241,11 +242,12 @@ def settings_of(
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
     if ring is not None:
         settings["ring"], settings["entries"] = ring.address, ring.entries
+        settings["owner"] = ring.owner
         settings["phase_octet"], settings["phase_bit"] = PHASE.octet, PHASE.bit
     settings["status"] = regs.address("STATUS")
     settings["event_pop"] = regs.address("EVENT_POP")
     settings["event"] = [regs.address(name) for name in EVENT_REGISTERS]
-    settings["consumer"] = regs.address("CQ_CONSUMER")
+    settings["doorbell"] = regs.address("CQ_DOORBELL")
     settings["counters"] = len(counted)
     settings["counter"][0, : len(counted)] = [regs.address(name) for name in counted]
     return settings

@@ -11,7 +11,7 @@ their results: equal operations give equal memory, events, completions, exceptio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ...hdl.spec import commands, regs
 from ...hdl.spec.commands import Wait as WaitFor
 from ...hdl.spec.commands import Write
-from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
+from ...hdl.spec.completion import FIELDS, OCTETS, Completion, Kind, decode
 from ...hdl.spec.config import RnicConfig
 
 #: The bits of a completion that belong to no field.
@@ -181,15 +181,17 @@ def until(**fields: int) -> Poll:
 
 @dataclass(frozen=True)
 class Ring:
-    """The completion ring: 2 to the power of ``size`` entries from a bus address on.
+    """The ring of completion queue 0: 2 to the power of ``size`` entries from a bus address on.
 
-    The operations program it once in a run, as :meth:`program` does. Only the engine writes
-    CQ_CONSUMER: when a quarter of the ring was taken, at every :class:`Drain`, and when an
+    With ``owner``, the number of the queue of SCTP's owner, that queue's ring of the same size
+    follows. The operations program both once in a run, as :meth:`program` does. Only the engine
+    writes CQ_DOORBELL: when a quarter of a ring was taken, at every :class:`Drain`, and when an
     interrupt says that completions wait.
     """
 
     address: int
     size: int
+    owner: int = 0
 
     def __post_init__(self) -> None:
         if self.address < 0 or self.address % OCTETS:
@@ -201,24 +203,42 @@ class Ring:
 
     @property
     def entries(self) -> int:
-        """The number of completions that the ring holds."""
+        """The number of completions that one ring holds."""
         return 1 << self.size
 
     @property
+    def queues(self) -> tuple[int, ...]:
+        """The numbers of the queues, in the order of their rings."""
+        return (0, self.owner) if self.owner else (0,)
+
+    def numbers(self, kinds: Iterable[Kind]) -> Iterator[tuple[int, int]]:
+        """Yields for each completion, given its kind, its ring and how many preceded it there."""
+        count = [0, 0]
+        for kind in kinds:
+            which = int(bool(self.owner) and kind is not Kind.MESSAGE)
+            yield which, count[which]
+            count[which] += 1
+
+    @property
     def octets(self) -> range:
-        """The bus addresses of the ring."""
-        return range(self.address, self.address + self.entries * OCTETS)
+        """The bus addresses of the rings."""
+        return range(self.address, self.address + len(self.queues) * self.entries * OCTETS)
 
     def command(
         self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
-    ) -> tuple[Write, ...]:
-        """Returns the command that enables the ring; ``interrupts``: completions raise the
+    ) -> tuple[Write | WaitFor, ...]:
+        """Returns the command that enables the queues; ``interrupts``: completions raise the
         interrupt.
         """
-        return (
-            *commands.mask_interrupts(completion=not interrupts),
-            *commands.set_ring(self.address, self.size, coalesce=coalesce, timeout=timeout),
-        )
+        steps: list[Write | WaitFor] = [*commands.mask_interrupts(completion=not interrupts)]
+        for at, queue in reversed([*enumerate(self.queues)]):
+            address = self.address + at * self.entries * OCTETS
+            # The queue was never used, so it is ready before a packet can complete.
+            steps += commands.set_cq(
+                address, self.size, queue=queue, coalesce=coalesce, timeout=timeout
+            )[:-1]
+            steps += commands.take(0, queue=queue, arm=True)
+        return (*steps,)
 
     def program(
         self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0

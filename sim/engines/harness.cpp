@@ -45,6 +45,7 @@ constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an acc
 
 enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
+constexpr uint32_t ARM = 1u << 31;  // of CQ_DOORBELL
 
 // sim/engines/compiled.py declares the same structures in numpy.
 struct Operation {
@@ -62,9 +63,11 @@ struct Settings {
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
     uint64_t outstanding;  // write bursts of a port that may wait for their response
-    uint64_t ring, entries;  // entries is 0 if there is no ring
+    // entries is 0 if there is no ring. Where owner is not 0, it is the number of another queue,
+    // whose ring of as many entries follows.
+    uint64_t ring, entries, owner;
     uint32_t phase_octet, phase_bit;
-    uint32_t status, event_pop, event[9], consumer, counters;
+    uint32_t status, event_pop, event[9], doorbell, counters;
     uint32_t counter[32];
 };
 struct Range { uint64_t start, stop; };
@@ -222,18 +225,19 @@ struct Sim {
     // bus writes
     Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
     Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(m_axi_cq)};
-    // completions: written by the RNIC, taken by the host, given back
-    uint64_t issued = 0, consumed = 0, returned = 0;
+    // completions of each ring: written by the RNIC, taken by the host, given back; and all taken
+    uint64_t issued[2] = {}, consumed[2] = {}, returned[2] = {}, all = 0;
     bool paused = false, giving = false;
-    Completion entry; uint32_t filled = 0;  // the completion under way, and a mask of its octets
-    std::vector<uint64_t> when;             // the cycle in which each entry was written
+    // the completion under way, its ring, and a mask of its octets
+    Completion entry; int under = 0; uint32_t filled = 0;
+    std::vector<uint64_t> when[2];  // the cycle in which each entry was written
     // exception stream
     bool inside = false;
     uint64_t user = 0;
     Held<Output> held_output;
     // registers
     enum { Idle, Writing, Written, Reading, Read } access = Idle;
-    enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter, Asked } purpose = Nothing;
+    enum { Nothing, State, EventWord, EventPop, Host, Polled, Doorbell, Counter, Asked } purpose = Nothing;
     uint32_t accessed = 0, word = 0;
     uint64_t asked = 0;  // the operation that was under way as the access began
     bool inside_packet = false;  // a packet had been taken in part for some time as it began
@@ -372,7 +376,7 @@ struct Sim {
         writes.push_back({cycle, address});
         const uint64_t start = address + __builtin_ctzll(d.strobes);
         const uint64_t stop = address + 64 - __builtin_clzll(d.strobes);
-        if (start < settings.ring + settings.entries * ENTRY && settings.ring < stop)
+        if (start < settings.ring + rings() * settings.entries * ENTRY && settings.ring < stop)
             fail("m_axi_w: the write at %#llx touches the completion ring",
                  (unsigned long long)start);
         if (!fault) store(address, d);
@@ -380,9 +384,14 @@ struct Sim {
 
     // -- completions ------------------------------------------------------------------------------
 
-    // For completion n, counted from 0: its entry, that entry's bus address, and its phase.
+    int rings() const { return settings.owner ? 2 : 1; }
+
+    // For completion n of a ring, counted from 0: its entry, that entry's bus address, and its
+    // phase.
     uint64_t slot(uint64_t n) const { return n & (settings.entries - 1); }
-    uint64_t place_of(uint64_t n) const { return settings.ring + slot(n) * ENTRY; }
+    uint64_t place_of(int ring, uint64_t n) const {
+        return settings.ring + (ring * settings.entries + slot(n)) * ENTRY;
+    }
     bool phase_of(uint64_t n) const { return !(n & settings.entries); }
     bool phase(const uint8_t *octets) const {
         return octets[settings.phase_octet] >> settings.phase_bit & 1;
@@ -391,13 +400,15 @@ struct Sim {
     // Collects the octets of a completion. They reach memory together, as a cache line does, so the
     // host never sees a part of a completion.
     void gather(uint64_t address, const Data &d) {
-        const uint64_t place = place_of(issued);
+        const uint64_t start = address + __builtin_ctzll(d.strobes);
+        if (!filled) under = settings.owner && start >= settings.ring + settings.entries * ENTRY;
+        const uint64_t place = place_of(under, issued[under]);
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
             const uint64_t at = address + k - place;
             if (at >= ENTRY || filled >> at & 1) {
                 fail("m_axi_cq_w: completion %llu is written to %#llx, but its entry is at %#llx",
-                     (unsigned long long)issued, (unsigned long long)(address + k),
+                     (unsigned long long)issued[under], (unsigned long long)(address + k),
                      (unsigned long long)place);
                 return;
             }
@@ -407,39 +418,43 @@ struct Sim {
     }
 
     void finish_completion(bool fault) {
-        const unsigned long long number = issued;
+        const unsigned long long number = issued[under];
         if (!message.empty()) return;  // there may be no ring
         if (filled != mask(ENTRY))
             fail("m_axi_cq_w: completion %llu is incomplete: only octets of mask %#x are written",
                  number, filled);
-        if (issued - returned >= settings.entries)
+        if (issued[under] - returned[under] >= settings.entries)
             fail("m_axi_cq_w: completion %llu overwrites one that the host has not given back",
                  number);
-        if (phase(entry.octets) != phase_of(issued))
+        if (phase(entry.octets) != phase_of(issued[under]))
             fail("m_axi_cq_w: completion %llu has the wrong phase", number);
         if (!fault) {
-            memcpy(host(place_of(issued)), entry.octets, ENTRY);
-            when[slot(issued)] = cycle;
+            memcpy(host(place_of(under, issued[under])), entry.octets, ENTRY);
+            when[under][slot(issued[under])] = cycle;
         }
-        issued++;
+        issued[under]++;
         filled = 0;
     }
 
     // Returns the host's memory at a bus address.
     uint8_t *host(uint64_t address) const { return memory + (address - settings.base); }
 
-    // Returns true if the host has a completion to take.
-    bool completed_one() const {
+    // Returns true if the host has a completion of a ring to take.
+    bool completed(int ring) const {
         return settings.entries && !paused &&
-               phase(host(place_of(consumed))) == phase_of(consumed);
+               phase(host(place_of(ring, consumed[ring]))) == phase_of(consumed[ring]);
     }
+    bool completed_one() const { return completed(0) || (settings.owner && completed(1)); }
 
     void take_completion() {
+        const int ring = !completed(0);
+        uint64_t &number = consumed[ring];
         Completion one;
-        memcpy(one.octets, host(place_of(consumed)), ENTRY);
+        memcpy(one.octets, host(place_of(ring, number)), ENTRY);
         completions.push_back(one);
-        delivered.push_back(when[slot(consumed)]);
-        consumed++;
+        delivered.push_back(when[ring][slot(number)]);
+        number++;
+        all++;
         progress = cycle;
     }
 
@@ -517,7 +532,7 @@ struct Sim {
         while (operation < count) {
             const Operation &o = operations[operation];
             switch (o.kind) {
-            case AWAIT: if (consumed < o.offset) return; break;
+            case AWAIT: if (all < o.offset) return; break;
             case WAIT:
                 if (waited++ < o.offset) { progress = cycle; return; }
                 waited = 0;
@@ -561,11 +576,15 @@ struct Sim {
             return;
         }
         heard = false;
-        const uint64_t owed = consumed - returned;
-        if (owed && (giving || 4 * owed >= settings.entries)) {
-            returned = consumed;
-            start(true, settings.consumer, consumed & 0xffff, Consumer);
-        } else if (aside < aside_end && cycle >= due) {
+        for (int ring = 0; ring < rings(); ring++) {
+            const uint64_t owed = consumed[ring] - returned[ring];
+            if (!owed || !(giving || 4 * owed >= settings.entries)) continue;
+            returned[ring] = consumed[ring];
+            const uint32_t queue = ring ? settings.owner : 0;
+            start(true, settings.doorbell, ARM | queue << 16 | (consumed[ring] & 0xffff), Doorbell);
+            return;
+        }
+        if (aside < aside_end && cycle >= due) {
             serve_register(aside);
         } else if (operation == count || operations[operation].kind == DRAIN) {
             start(false, settings.status, 0, State);
@@ -626,7 +645,8 @@ struct Sim {
     void drained() {
         if (operation < count && operations[operation].kind != DRAIN) return;
         if (aside < aside_end || completed_one()) return;
-        if (consumed != returned) { giving = true; return; }
+        for (int ring = 0; ring < rings(); ring++)
+            if (consumed[ring] != returned[ring]) { giving = true; return; }
         if (operation == count) draining = false;
         else operation++;
         quiet = true;
@@ -822,7 +842,7 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
     sim->faults.assign(faults, faults + fault_count);
     sim->random = settings->seed * 0x9E3779B97F4A7C15ull | 1;
     sim->draining = true;
-    sim->when.resize(settings->entries);
+    for (auto &each : sim->when) each.resize(settings->entries);
 #if VM_TRACE
     if (waves) {
         sim->context.traceEverOn(true);

@@ -178,12 +178,13 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 def _completions(
     plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
 ) -> Iterator[Difference]:
+    places = [number for _, number in plan.ring.numbers(each.kind for each in outcome.completions)]
     for sequence, numbers in _numbers(plan, outcome, expected).items():
         what = sequence[0]
         wanted = expected.get(sequence, [])
         for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
             # The phase is that of the entry's place in the ring.
-            completion = replace(want.completion, phase=phase(number, plan.ring.size))
+            completion = replace(want.completion, phase=phase(places[number], plan.ring.size))
             got = outcome.completions[number]
             if isinstance(want, Record) and want.state is not None and got.tag == want.state:
                 completion = replace(completion, tag=want.state)

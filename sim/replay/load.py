@@ -158,7 +158,7 @@ class SctpLoad(Load):
 
     mtu: int = 0
 
-    ring = Ring(_MEMORY // 2, 14)
+    ring = Ring(_MEMORY // 2, 13, RnicConfig().completion_queues)
     whole = True
 
     @property

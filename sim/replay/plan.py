@@ -47,8 +47,8 @@ from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
 
 _HALF = 0xFFFFFFFF
-#: Base-2 logarithm of the entries of the completion ring: few enough to wrap many times.
-_RING = 6
+#: Base-2 logarithm of the entries of a completion ring: more than the host owes when it is slow.
+_RING = 10
 
 
 @dataclass
@@ -281,8 +281,11 @@ def _plan_device(
         for region in regions
         if region.endpoint in domains
     ]
-    octets = completion.OCTETS << _RING
-    ring = Ring(space.take(octets, completion.OCTETS, 2 * completion.OCTETS), _RING)
+    # The queue of SCTP's owner has to hold more than the device wants free.
+    size = max(_RING, config.owner_entries.bit_length()) if config.sctp else _RING
+    octets = (1 + config.sctp) * completion.OCTETS << size
+    start = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
+    ring = Ring(start, size, config.completion_queues if config.sctp else 0)
     golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
     host = _Replayer(config, golden, space, allotments, lengths)
     host.carry_out(ring.command())

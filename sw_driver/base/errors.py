@@ -96,7 +96,7 @@ class ErrorEvent:
 class StreamError(RnicError):
     """A stream is in error: it accepts no more segments, and the caller should close it."""
 
-    def __init__(self, event: ErrorEvent) -> None:
-        super().__init__(f"{event}; the stream accepts no more segments: close it")
+    def __init__(self, event: ErrorEvent, advice: str = "") -> None:
+        super().__init__(f"{event}; the stream accepts no more segments: close it{advice}")
         self.event = event
         self.number = event.number

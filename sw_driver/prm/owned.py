@@ -214,7 +214,7 @@ class OwnedQueue(CQ):
         count = max(min(count, protocol.MOST), 1)
         if errors and self._errors and not (self._entries or self._overruns):
             # The event may be seen before an earlier completion is in the ring.
-            yield from self.context.settling()
+            yield from self.context.settling(self.ring)
         taken = deque(self._pop(count))
         if errors and self._errors and not taken:
             raise self._errors.popleft()

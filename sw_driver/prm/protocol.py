@@ -29,7 +29,7 @@ from ..base.errors import (
     UnsupportedDevice,
 )
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"ddp-rnic"
 #: How many octets follow the length in the longest request and in the longest answer.
 LONGEST_REQUEST, LONGEST_ANSWER = 64, 1 << 16
@@ -266,7 +266,7 @@ class Decoder:
 # -- bodies of answers ----------------------------------------------------------------------------
 
 #: The answer to HELLO: the client's share, in the form of the device's capabilities.
-CAPABILITIES = struct.Struct("<7I")
+CAPABILITIES = struct.Struct("<8I")
 HANDLE = struct.Struct("<Q")
 #: The answer to STREAM: its handle and the device's number of the stream; to REGION: its handle and
 #: its STag, or 0.

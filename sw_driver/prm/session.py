@@ -134,7 +134,7 @@ class Session:
         there, limit = self.context.capabilities, self.share.limit
         return protocol.CAPABILITIES.pack(
             there.width, limit("stags"), limit("streams"), there.buffer, limit("pages"),
-            there.queue, limit("buffers"),
+            there.queue, limit("buffers"), there.cqs,
         )  # fmt: skip
 
     def _name(self, kind: Object, made: object) -> bytes:

@@ -117,11 +117,12 @@ _RDMA = {
     (_REMOTE_OPERATION, 0x09): "STag cannot be Invalidated",
     (_REMOTE_OPERATION, 0xFF): "Unspecified Error",
 }
-#: The texts of DDP's errors, RFC 5041 section 7.2, without type 3, which is for the LLP.
+#: The texts of DDP's errors, RFC 5041 section 7.2, without type 3, which is for the LLP. The number
+#: of an overrun is the device's own, and on no wire.
 _DDP = {
     (int(number.type), number.code): text
     for number, text in ddp.ERROR_TEXT.items()
-    if number.type is not ddp.ErrorType.LLP
+    if number.type is not ddp.ErrorType.LLP and number != ddp.QUEUE_OVERRUN
 }
 #: The texts of MPA's errors, RFC 5044 section 8 and RFC 6581 section 8. MPA has one Error Type: 0.
 _MPA = {

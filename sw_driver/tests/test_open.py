@@ -38,7 +38,7 @@ class Constants(Transport):
         good = {
             "ID": regs.ID, "VERSION": regs.VERSION, "CAP_WIDTH": 64, "CAP_STAGS": 1024,
             "CAP_STREAMS": 64, "CAP_BUFFER": 32768, "CAP_PAGES": 2048, "CAP_QUEUE": 64,
-            "CAP_BUFFERS": 2048,
+            "CAP_BUFFERS": 2048, "CAP_CQS": 16,
         }  # fmt: skip
         self.values = {regs.address(name): value for name, value in (good | (values or {})).items()}
         self.link = link
@@ -66,8 +66,11 @@ class Constants(Transport):
         ({"ID": 0}, "no device answers"),
         ({"ID": 0x43494E52}, "swaps octets; check its byte order"),
         ({"ID": 0x12345678}, "ID reads 0x12345678, not 0x524e4943: this is another device"),
-        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 3\.1, the driver's is 2\.1: update the d"),
-        ({"VERSION": regs.VERSION - 1}, r"map is 2\.0, the driver's is 2\.1: update the gateware"),
+        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 4\.0, the driver's is 3\.0: update the d"),
+        (
+            {"VERSION": regs.VERSION - (1 << 16)},
+            r"map is 2\.0, the driver's is 3\.0: update the gateware",
+        ),
         ({"CAP_WIDTH": 96}, "CAP_WIDTH reads 96, which no RNIC has: check the link"),
         ({"CAP_STAGS": 1000}, "CAP_STAGS reads 1000, which no RNIC has"),
         ({"CAP_QUEUE": 0}, "CAP_QUEUE reads 0, which no RNIC has"),
@@ -104,8 +107,8 @@ def test_the_capabilities_are_those_of_the_gateware() -> None:
         ({"completions": 100}, "completions must be a power of two from 2 to 32768, not 100"),
         ({"completions": 1}, "not 1$"),
         ({"completions": 65536}, "not 65536"),
-        ({"coalesce": 0}, "coalesce must be from 1 to the 128 completions, not 0"),
-        ({"coalesce": 129}, "not 129"),
+        ({"coalesce": 0}, "coalesce must be from 1 to the 1024 completions, not 0"),
+        ({"coalesce": 1025}, "not 1025"),
         ({"timeout": -1}, "timeout must be from 0 to 2"),
     ],
 )

@@ -531,7 +531,7 @@ def test_a_client_gets_an_error_when_the_manager_ends(tmp_path: Path) -> None:
 
 def test_another_protocol_is_reported_and_the_connection_ends(prm: Managed) -> None:
     link = Link(prm.path)
-    with pytest.raises(RnicError, match="version 9, the manager's is 2: update the older one"):
+    with pytest.raises(RnicError, match="version 9, the manager's is 3: update the older one"):
         link.ask(protocol.Hello(version=9)).result()
     link.close()
     assert prm.awaited("disconnect")[0]["reason"].startswith("protocol: the client's protocol")

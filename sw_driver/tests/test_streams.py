@@ -368,7 +368,7 @@ def test_a_write_that_the_bus_refuses_is_reported(bench: Bench) -> None:
 
 
 def test_a_completion_that_the_bus_refuses_stops_the_ring_and_is_reported(bench: Bench) -> None:
-    (extent,) = bench.context._ring.extents
+    (extent,) = bench.cq.ring.memory.extents
     bench.sim.fault(range(extent.address, extent.address + extent.length))
     bench.stream.post_recv(bytearray(5))
     bench.peer.send(b"1")
@@ -426,7 +426,7 @@ def test_a_queue_that_nobody_polls_stops_its_stream_and_no_other(bench: Bench) -
         small.poll(0)
 
 
-def test_more_completions_than_the_ring_has_entries_are_all_taken() -> None:
+def test_a_stream_that_overruns_its_ring_ends_alone_after_what_was_delivered() -> None:
     with SimTransport() as sim, Device(sim).open(completions=2) as context:
         with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
             peer = Peer(sim, stream.number)
@@ -434,14 +434,56 @@ def test_more_completions_than_the_ring_has_entries_are_all_taken() -> None:
                 for n in range(50):
                     peer.write(region.stag, 0, b"12345678", rsvdulp=n)
                 sim.run(5000)
-                taken: list[WC] = []
-                while len(taken) < 50:
-                    taken += cq.wait(5)
-                assert [completion.rsvdulp for completion in taken] == list(range(50))
+                taken = cq.wait(5)
+                with pytest.raises(StreamError, match="more than 2 completions") as caught:
+                    while True:
+                        taken += cq.wait(5)
+                assert caught.value.number == ddp.QUEUE_OVERRUN
+                assert [completion.rsvdulp for completion in taken] == [0, 1]
+            with Stream(pd, cq) as other, pd.register(bytearray(8)) as region:
+                Peer(sim, other.number).write(region.stag, 0, b"12345678", rsvdulp=7)
+                assert [completion.rsvdulp for completion in cq.wait(5)] == [7]
 
 
-def test_messages_that_were_delivered_are_not_flushed_when_the_ring_is_full() -> None:
+def test_a_queue_of_its_own_is_not_overrun_by_the_streams_of_another() -> None:
+    with SimTransport() as sim, Device(sim).open(completions=2) as context, PD(context) as pd:
+        with CQ(context) as flooded, CQ(context) as cq, pd.register(bytearray(8)) as region:
+            assert len({0, flooded.ring.number, cq.ring.number}) == 3
+            bad, good = Stream(pd, flooded), Stream(pd, cq)
+            for stream, count in ((bad, 50), (good, 2)):
+                peer = Peer(sim, stream.number)
+                for n in range(count):
+                    peer.write(region.stag, 0, b"12345678", rsvdulp=n)
+            sim.run(5000)
+            assert [completion.rsvdulp for completion in cq.wait(5)] == [0, 1]
+            assert len(flooded.wait(5)) == 2
+            with pytest.raises(StreamError, match="overrun"):
+                flooded.wait(5)
+            assert good.error is None
+
+
+def test_queues_that_the_device_does_not_have_share_one(bench: Bench) -> None:
+    queues = [CQ(bench.context) for _ in range(20)]
+    assert [queue.ring.number for queue in queues].count(0) == 20 + 2 - 16
+    with Stream(bench.pd, queues[-1]) as stream, bench.pd.register(bytearray(8)) as region:
+        Peer(bench.sim, stream.number).write(region.stag, 0, b"12345678", rsvdulp=7)
+        assert [completion.rsvdulp for completion in queues[-1].wait(5)] == [7]
+    for queue in queues:
+        queue.close()
+
+
+def test_a_ring_goes_round_with_its_phase() -> None:
     with SimTransport() as sim, Device(sim).open(completions=2) as context:
+        with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
+            peer = Peer(sim, stream.number)
+            with pd.register(bytearray(8)) as region:
+                for n in range(20):
+                    peer.write(region.stag, 0, b"12345678", rsvdulp=n)
+                    assert [completion.rsvdulp for completion in cq.wait(5)] == [n]
+
+
+def test_messages_that_were_delivered_are_not_flushed() -> None:
+    with SimTransport() as sim, Device(sim).open(completions=32) as context:
         with PD(context) as pd, CQ(context) as cq:
             stream = Stream(pd, cq)
             for n in range(40):
@@ -578,7 +620,7 @@ def test_completions_are_read_only_once_their_phase_was_seen(
     # Over a slow link an entry may be written while it is read, so its last octet is read first.
     pulls = []
     monkeypatch.setattr(
-        bench.context._ring, "pull", lambda offset, length: pulls.append((offset, length))
+        bench.cq.ring.memory, "pull", lambda offset, length: pulls.append((offset, length))
     )
     bench.cq.poll()
     assert pulls == [(31, 1)]
@@ -590,11 +632,11 @@ def test_completions_are_read_only_once_their_phase_was_seen(
 
 
 def test_an_entry_that_cannot_be_is_reported(bench: Bench) -> None:
-    bench.context._ring.view[0] = 0xF0
-    bench.context._ring.view[31] = 1
+    bench.cq.ring.memory.view[0] = 0xF0
+    bench.cq.ring.memory.view[31] = 1
     with pytest.raises(TransportError, match="is not valid .* check the link"):
         bench.cq.poll()
-    bench.context._ring.view[31] = 0
+    bench.cq.ring.memory.view[31] = 0
 
 
 def test_the_counters_tell_what_was_placed(bench: Bench) -> None:

@@ -17,7 +17,17 @@ class Transport(Closing):
 
     Any thread may call any method. A failure raises :class:`~..base.errors.TransportError`; an
     answer that does not come in time raises :class:`~..base.errors.TransportTimeout`.
+
+    Attributes
+    ----------
+    roomy
+        Whether the memory that the device can write has room for many completion queues.
+    completions
+        The entries that such a queue gets by default.
     """
+
+    roomy = True
+    completions = 1024
 
     @abstractmethod
     def read(self, address: int) -> int:

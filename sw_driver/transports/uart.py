@@ -75,6 +75,10 @@ class UartTransport(Transport):
         Baud rate of the board.
     """
 
+    # A board has a few kibioctets of memory.
+    roomy = False
+    completions = 128
+
     def __init__(self, port: str, baudrate: int = BAUD) -> None:
         if not isinstance(port, str):
             raise WrongType(f"port must be a device or a URL, not {shown(port)}")

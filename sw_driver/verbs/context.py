@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -49,7 +49,7 @@ def status(name: str) -> int:
     return regs.pack("STATUS", **{name: 1})
 
 
-EVENT, IDLE, RING_ERROR, UNCLEARED = map(status, ("event", "idle", "ring_error", "uncleared"))
+EVENT, IDLE, QUEUE_ERROR, UNCLEARED = map(status, ("event", "idle", "queue_error", "uncleared"))
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Capabilities:
     pages: int  #: slots of the page table
     queue: int  #: buffers that an untagged queue holds
     buffers: int  #: buffers that all queues hold together
+    cqs: int  #: completion queues
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class SctpCapabilities:
     associations: int
     window: int  #: how many DDP-SSNs a chunk may be ahead of its stream's next one
     mpa: int  #: 1: the device has streams over MPA, too; 0: only those of associations
+    owner: int  #: entries that its completion queue must have free for a packet to be taken
 
 
 #: The smallest and the largest value of each capability, by the capability's name.
@@ -82,6 +84,7 @@ _LIMITS = {
     "pages": LIMITS["pages"],
     "queue": LIMITS["queue_depth"],
     "buffers": LIMITS["buffers"],
+    "cqs": LIMITS["completion_queues"],
     "associations": LIMITS["associations"],
     "window": LIMITS["window"],
 }
@@ -173,21 +176,28 @@ class Device:
             return None
         return SctpCapabilities(**_read(registers, SctpCapabilities))
 
-    def open(self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0) -> Context:
+    def open(
+        self, *, completions: int | None = None, coalesce: int = 1, timeout: int = 0
+    ) -> Context:
         """Takes the device over and returns the open device. All earlier settings of the device are
         lost.
 
         Parameters
         ----------
         completions
-            Entries of the completion ring, a power of two from 2 to 32768.
+            Entries of the device's completion queue, a power of two from 2 to 32768. A stream whose
+            message finds the queue full is in error, so it should hold all completions that may
+            come between two looks of the driver. By default as many as the transport advises. With
+            SCTP, a queue for its records has as many
+            entries, or more if the device needs them.
         coalesce, timeout
             The interrupt is raised once ``coalesce`` completions wait, or ``timeout`` cycles after
             the first one.
         """
         return Context(
             self.transport, self.query(), self.query_sctp(),
-            completions=completions, coalesce=coalesce, timeout=timeout,
+            completions=self.transport.completions if completions is None else completions,
+            coalesce=coalesce, timeout=timeout,
         )  # fmt: skip
 
 
@@ -237,6 +247,80 @@ class Mapping:
         if self.layout.pages:
             self._slots.free(self.slot)
         self.memory.close()
+
+
+class Ring:
+    """A completion queue of the device: a ring of entries in host memory.
+
+    Parameters
+    ----------
+    number, size
+        The queue's number, and the base-2 logarithm of its entries.
+    """
+
+    def __init__(
+        self, context: Context, number: int, size: int, *, coalesce: int, timeout: int
+    ) -> None:
+        self._context, self.number, self.entries = context, number, 1 << size
+        self._size = size
+        self.memory = context.transport.allocate(self.entries * OCTETS)
+        layout = lay_out(self.memory.extents)
+        if layout.pages:
+            self.memory.close()
+            raise ResourceExhausted(
+                f"the ring of {self.entries} completions must be contiguous on the bus:"
+                " ask for fewer completions"
+            )
+        self.consumed = self._returned = 0
+        context.carry_out(
+            commands.set_cq(layout.offset, size, queue=number, coalesce=coalesce, timeout=timeout),
+            _STAYS,
+        )
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Gives the entries that were taken back to the device, and asks for an interrupt."""
+        self._returned = self.consumed
+        self._context.registers.start(commands.take(self.consumed, queue=self.number, arm=True))
+
+    def take(self, most: int) -> Iterator[Completion]:
+        """Yields the completions that are present, at most ``most``, and gives them back."""
+        for _ in range(min(self.entries, most)):
+            completion = self._next()
+            if completion is None:
+                break
+            self.consumed += 1
+            if 4 * (self.consumed - self._returned) >= self.entries:
+                self.give_back()
+            yield completion
+        if self.consumed != self._returned:
+            self.give_back()
+
+    def _next(self) -> Completion | None:
+        """Returns the next completion, or None if it is not written yet."""
+        start = (self.consumed & self.entries - 1) * OCTETS
+        last = start + OCTETS - 1
+        # The phase is in the last octet. That octet is written last, and so is read first.
+        self.memory.pull(last, 1)
+        if self.memory.view[last] & 1 != phase(self.consumed, self._size):
+            return None
+        self.memory.pull(start, OCTETS)
+        octets = bytes(self.memory.view[start : start + OCTETS])
+        try:
+            return decode(octets)
+        except ValueError as error:
+            raise TransportError(
+                f"the completion {octets.hex(' ')} is not valid ({error}): check the link"
+            ) from error
+
+    def close(self) -> None:
+        """Disables the queue, and frees its memory once the device uses it no more."""
+        self._context.carry_out(commands.disable_cq(self.number), _STAYS)
+        self.memory.close()
+
+
+#: The complaint about a completion queue that does not restart.
+_STAYS = "the device does not stop using its completion ring: reset it"
 
 
 class Context(Closing):
@@ -298,21 +382,18 @@ class Context(Closing):
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False
-        self._consumed = 0
-        self._size = completions.bit_length() - 1
+        #: Entries of the queue of each stream.
+        self.completions = completions
+        size = completions.bit_length() - 1
         self._take_over()
-        self._ring = transport.allocate(completions * OCTETS)
-        layout = lay_out(self._ring.extents)
-        if layout.pages:
-            self._ring.close()
-            raise ResourceExhausted(
-                f"the ring of {completions} completions must be contiguous on the bus:"
-                " ask for fewer completions"
-            )
-        self.registers.write("CQ_CONSUMER", 0)
-        self.registers.start(
-            commands.set_ring(layout.offset, self._size, coalesce=coalesce, timeout=timeout)
-        )
+        numbers = {0: size}
+        if sctp:
+            numbers[self._owner] = max(size, sctp.owner.bit_length())
+        self._moderation = {"coalesce": coalesce, "timeout": timeout}
+        self.rings: list[Ring] = []
+        for number, size in numbers.items():
+            self.rings.append(Ring(self, number, size, **self._moderation))
+        self._free_queues = deque(range(1, capabilities.cqs))
         self.registers.start(commands.mask_interrupts())
         # Drops completions of the time before, for which there was no ring.
         self.settle()
@@ -331,7 +412,8 @@ class Context(Closing):
             ),
             "the device does not finish the work that it had before: reset it",
         )
-        self._disable_ring()
+        for queue in range(known.cqs + bool(sctp)):
+            self.carry_out(commands.disable_cq(queue), _STAYS)
         while self.registers.read("STATUS") & EVENT:
             self.registers.write("EVENT_POP")
 
@@ -390,23 +472,39 @@ class Context(Closing):
         """
         finish(self.settling())
 
-    def settling(self) -> Steps[None]:
-        """Does the work of :meth:`settle` in steps, one for each look at the device."""
+    def settling(self, ring: Ring | None = None) -> Steps[None]:
+        """Does the work of :meth:`settle` in steps, one for each look at the device.
+
+        With ``ring``, completions are taken from it alone, and from that of SCTP's owner.
+        """
+        rings = None
+        if ring is not None:
+            rings = [each for each in self.rings if each is ring or each.number == self._owner]
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
-            if self.look(SERVED):
+            if self.look(SERVED, rings):
                 return
             yield
 
-    def look(self, most: int) -> bool:
-        """Takes events, and at most ``most`` completions; returns whether no work is in flight."""
-        with self.lock:
-            state, before = self.registers.read("STATUS"), self._consumed
-            self._serve(most)
-            # An idle device may have completions for which the ring had no room.
-            return bool(state & RING_ERROR or (state & IDLE and self._consumed == before))
+    @property
+    def _owner(self) -> int:
+        """The number of the completion queue of SCTP's owner."""
+        return self.capabilities.cqs
 
-    def set_stream(self, number: int, *, pd: int, crc: bool, markers: bool) -> None:
+    def look(self, most: int, rings: list[Ring] | None = None) -> bool:
+        """Takes events, and at most ``most`` completions of each of the rings, by default of all;
+        returns whether no work is in flight.
+        """
+        with self.lock:
+            state, before = self.registers.read("STATUS"), self._taken
+            self._serve(most, rings)
+            return bool(state & QUEUE_ERROR or (state & IDLE and self._taken == before))
+
+    @property
+    def _taken(self) -> int:
+        return sum(ring.consumed for ring in self.rings)
+
+    def set_stream(self, number: int, *, pd: int, crc: bool, markers: bool, cq: int) -> None:
         """Enables a stream, which must not be receiving.
 
         The device keeps a stream in error until its event was read. An event of the number's
@@ -415,7 +513,9 @@ class Context(Closing):
         complaint = f"the device does not start stream {number}: reset it"
         deadline = time.monotonic() + PATIENCE
         while True:
-            self.registers.start(commands.set_stream(number, pd=pd, crc=crc, markers=markers))
+            self.registers.start(
+                commands.set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq)
+            )
             if not finish(self.waiting(commands.CLEARED, complaint)) & UNCLEARED:
                 return
             if time.monotonic() > deadline:
@@ -443,55 +543,49 @@ class Context(Closing):
 
     # -- completions and events -------------------------------------------------------------------
 
+    def open_ring(self) -> Ring:
+        """Returns a completion queue of the device that nobody uses; queue 0, which all may share,
+        if the device has no other, or the host no memory for one.
+        """
+        shared = self.rings[0]
+        if not self._free_queues or not self.transport.roomy:
+            return shared
+        number = self._free_queues.popleft()
+        try:
+            size = shared.entries.bit_length() - 1
+            self.rings.append(Ring(self, number, size, **self._moderation))
+        except ResourceExhausted:
+            self._free_queues.append(number)
+            return shared
+        return self.rings[-1]
+
+    def close_ring(self, ring: Ring) -> None:
+        """Gives back a completion queue from :meth:`open_ring`, whose streams are closed."""
+        if ring is not self.rings[0]:
+            ring.close()
+            self.rings.remove(ring)
+            self._free_queues.append(ring.number)
+
     def service(self) -> None:
         """Takes the completions and events that are present, and passes each to the object
         it concerns.
         """
-        if self._serve() & RING_ERROR:
+        if self._serve() & QUEUE_ERROR:
             raise TransportError(
                 "the bus refused the write of a completion, and the device writes no further ones:"
                 " close the context, and open the device again"
             )
 
-    def _serve(self, most: int = 1 << 15) -> int:
-        """Takes events, and at most ``most`` completions, one ring of them at most; returns
-        STATUS.
+    def _serve(self, most: int = 1 << 15, rings: list[Ring] | None = None) -> int:
+        """Takes events, and at most ``most`` completions of each ring, one ring of them at most;
+        returns STATUS.
         """
         with self.lock:
             self.check()
-            entries, returned = 1 << self._size, self._consumed
-            for _ in range(min(entries, most)):
-                completion = self._next()
-                if completion is None:
-                    break
-                self._consumed += 1
-                if 4 * (self._consumed - returned) >= entries:
-                    returned = self._give_back()
-                self.hand_on(completion)
-            if self._consumed != returned:
-                self._give_back()
+            for ring in self.rings if rings is None else rings:
+                for completion in ring.take(most):
+                    self.hand_on(completion)
             return self._take_events()
-
-    def _give_back(self) -> int:
-        self.registers.write("CQ_CONSUMER", self._consumed & 0xFFFF)
-        return self._consumed
-
-    def _next(self) -> Completion | None:
-        """Returns the next completion of the ring, or None if it is not written yet."""
-        start = (self._consumed & (1 << self._size) - 1) * OCTETS
-        last = start + OCTETS - 1
-        # The phase is in the last octet. That octet is written last, and so is read first.
-        self._ring.pull(last, 1)
-        if self._ring.view[last] & 1 != phase(self._consumed, self._size):
-            return None
-        self._ring.pull(start, OCTETS)
-        octets = bytes(self._ring.view[start : start + OCTETS])
-        try:
-            return decode(octets)
-        except ValueError as error:
-            raise TransportError(
-                f"the completion {octets.hex(' ')} is not valid ({error}): check the link"
-            ) from error
 
     def hand_on(self, completion: Completion) -> None:
         """Passes a completion to the stream or the associations that it concerns."""
@@ -616,8 +710,8 @@ class Context(Closing):
                     break
             if failure is None:
                 self.registers.start(commands.mask_interrupts(event=True, completion=True))
-                self._disable_ring()
-                self._ring.close()
+                for ring in self.rings:
+                    ring.close()
             atexit.unregister(self._at_exit)
             self._closed = True
             if failure is not None:
@@ -628,12 +722,6 @@ class Context(Closing):
         # If the device or the link is gone already, nothing can be done.
         with suppress(RnicError):
             self.close()
-
-    def _disable_ring(self) -> None:
-        self.carry_out(
-            commands.disable_ring(),
-            "the device does not stop using its completion ring: reset it",
-        )
 
 
 #: Contexts whose device did not answer when they were closed. They are kept because the device may

@@ -80,7 +80,8 @@ class WC:
 class CQ(Closing):
     """Holds the completions of its streams, in the order of their delivery.
 
-    Closing it closes those streams.
+    It has a completion queue of the device, ``ring``, to itself, as long as the device has a free
+    one; all others share one. Closing it closes its streams.
 
     Parameters
     ----------
@@ -105,6 +106,7 @@ class CQ(Closing):
             self._entries: deque[WC] = deque()
             self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
             self._overruns: deque[KnownStream] = deque()
+            self.ring = context.open_ring()
             context.cqs.add(self)
 
     # -- for streams ------------------------------------------------------------------------------
@@ -230,6 +232,7 @@ class CQ(Closing):
                 return
             for stream in list(self.streams):
                 stream.close()
+            self.context.close_ring(self.ring)
             self._entries.clear()
             self.context.cqs.discard(self)
             self.closed = True

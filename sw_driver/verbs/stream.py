@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ...hdl.spec import commands
+from ...hdl.spec import commands, ddp
 from ...hdl.spec.completion import Completion, Status
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
@@ -138,7 +138,9 @@ class Stream(KnownStream):
             for qn in range(QUEUES):
                 change = commands.open_queue if qn in self.queues else commands.close_queue
                 registers.start(change(self.number, qn))
-            context.set_stream(self.number, pd=pd.number, crc=crc, markers=markers)
+            context.set_stream(
+                self.number, pd=pd.number, crc=crc, markers=markers, cq=cq.ring.number
+            )
             self.state = StreamState.RECEIVING
 
     def _number(self, number: int | None) -> int:
@@ -317,7 +319,13 @@ class Stream(KnownStream):
         """Notes the event with which the device has stopped the stream."""
         if self.state is StreamState.RECEIVING:
             self.state, self.error = StreamState.ERROR, event
-            self.cq.put_error(StreamError(event))
+            advice = ""
+            if event.number == ddp.QUEUE_OVERRUN:
+                advice = (
+                    f", and poll more often, or open the device with more than"
+                    f" {self.context.completions} completions"
+                )
+            self.cq.put_error(StreamError(event, advice))
 
     def stop(self) -> None:
         """Stops the stream from accepting segments. Accepted ones may be placed until
@@ -363,7 +371,7 @@ class Stream(KnownStream):
                 yield from region.mapping.memory.closing()
             region.forget()
             yield
-        yield from context.settling()
+        yield from context.settling(self.cq.ring)
         for qn in self.queues:
             context.registers.start(commands.close_queue(self.number, qn))
         while self._posted:

@@ -150,12 +150,15 @@ class Bench:
             if item[0] == "bus then clear":
                 ctx.set(dut.clear.payload, item[1])
                 ctx.set(dut.clear.valid, 1)
-                await send(ctx, dut.bus_errors, [item[1]])
+                await send(ctx, dut.bus_errors, [{"stream": item[1]}])
                 await ctx.tick().until(dut.clear.ready)
                 ctx.set(dut.clear.valid, 0)
             elif item[0] != "read":
-                port = dut.bus_errors if item[0] == "bus" else dut.clear
-                await send(ctx, port, [item[1]])
+                failure = {"stream": item[1], "overrun": item[0] == "overrun"}
+                if item[0] in ("bus", "overrun"):
+                    await send(ctx, dut.bus_errors, [failure])
+                else:
+                    await send(ctx, dut.clear, [item[1]])
             self.done += 1
 
     async def give_room(self, ctx):
@@ -193,8 +196,9 @@ def bench_of(items, *, late=0.0, stall=0.0, reads=True, seed=1):
     """Runs segments and other items; returns the bench.
 
     The other items are ``("clear", stream)`` after the host has read every event, ``("hasty",
-    stream)``, which clears a stream and reads nothing, ``("bus", stream)``, ``("bus then clear",
-    stream)`` in the same cycle, ``("read",)`` and ``("hold",)``. Each comes once the segments
+    stream)``, which clears a stream and reads nothing, ``("bus", stream)``, ``("overrun",
+    stream)``, ``("bus then clear", stream)`` in the same cycle, ``("read",)`` and ``("hold",)``.
+    Each comes once the segments
     before it were taken.
     """
     bench = Bench(items, late=late, stall=stall, reads=reads, rng=random.Random(seed))
@@ -325,6 +329,12 @@ def test_a_record_says_what_the_ulp_must_know():
 def test_a_bus_error_ends_the_stream_once():
     moves, events, _, _ = run_commit([Item(3), ("bus", 3), ("bus", 3), Item(3)])
     assert seen(moves, events) == ([(0, 100), (0, 0)], [(3, *ddp.LOCAL_CATASTROPHIC)])
+
+
+def test_an_overrun_has_a_number_of_its_own():
+    moves, events, _, _ = run_commit([("overrun", 3), ("bus", 3), Item(3), ("bus", 4)])
+    assert seen(moves, events) == (
+        [(0, 0)], [(3, *ddp.QUEUE_OVERRUN), (4, *ddp.LOCAL_CATASTROPHIC)])
 
 
 def test_clear_opens_a_stream_again():

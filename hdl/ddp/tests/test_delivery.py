@@ -1,4 +1,4 @@
-"""Tests Delivery against a host that keeps the ring's memory, and against plain counting."""
+"""Tests Delivery against a host that keeps a queue's memory, and against plain counting."""
 
 import dataclasses
 import random
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from ddp_rnic.hdl.bus.tests.axi import Responses
-from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record, Ring
+from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
 from ddp_rnic.hdl.spec import completion
@@ -66,6 +66,7 @@ class Outcome:
     recorded: list[int] = dataclasses.field(default_factory=list)
     retired: list[int] = dataclasses.field(default_factory=list)
     failed: list[int] = dataclasses.field(default_factory=list)
+    overran: list[int] = dataclasses.field(default_factory=list)
     most_outstanding: int = 0
     producer: int = 0
     delivered: int = 0
@@ -151,12 +152,11 @@ class Bench:
         """Ends once all completions are answered and all is quiet."""
         dut, outcome = self.dut, self.outcome
         outcome.answered = responses.answered
-        ctx.set(dut.base, self.host.base)
-        ctx.set(dut.size, size)
-        ctx.set(dut.enable, 1)
+        await set_up(ctx, dut, self.host.base, size)
         calm = 0
         ticks = ctx.tick().sample(
-            dut.half, dut.done.ready, dut.retired, dut.producer, dut.delivered, dut.failed_ring,
+            dut.half, dut.done.ready, dut.retired, dut.host.found[0], dut.delivered,
+            dut.host.failed,
             dut.busy, dut.bus.b.ready, *self.sinks.signals)
         async for cycle, (half, done_ready, retired, producer, delivered, failed_ring, busy,
                           b_ready, *rest) in numbered(ticks):
@@ -199,7 +199,7 @@ class Bench:
         name, payload, host, outcome = seen.name, seen.payload, self.host, self.outcome
         if name == "failed":
             if seen.taken:
-                outcome.failed.append(payload)
+                (outcome.overran if payload.overrun else outcome.failed).append(payload.stream)
             return
         if seen.fresh and (name == "aw" or host.between):
             begun = outcome.addressed if name == "aw" else outcome.shown
@@ -227,12 +227,26 @@ class Bench:
             ctx.set(dut.done.payload, {"error": self.retired in self.errors,
                                        "stream": self.errors.get(self.retired, 0)})
         ctx.set(dut.done.valid, self.asks)
-        if producer > self.consumer and rng.random() >= idle["consume"]:
+        takes = producer > self.consumer and rng.random() >= idle["consume"]
+        if takes:
             self.consumer += rng.randrange(1, producer - self.consumer + 1)
-            ctx.set(dut.consumer, self.consumer)
+            ctx.set(dut.host.doorbell.payload, {"consumer": self.consumer})
+        ctx.set(dut.host.doorbell.valid, takes)
 
 
-def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, answer=0.0, consume=0.0,
+async def set_up(ctx, dut, base, size):
+    """Enables the queue that all streams have."""
+    ctx.set(dut.host.settings.payload, {"entry": {
+        "enable": 1, "base": base >> 5, "size": size}})
+    ctx.set(dut.host.settings.valid, 1)
+    await ctx.tick()
+    ctx.set(dut.host.settings.valid, 0)
+    await ctx.tick()
+    while ctx.get(dut.host.restarting):
+        await ctx.tick()
+
+
+def run(width, messages, *, size=8, base=BASES[0], record=0.0, done=0.0, answer=0.0, consume=0.0,
         latency=2, errors=None, refused=(), seed=1, limit=None, outstanding=64, **stalls):
     """Runs messages through Delivery; a side given as 0.3 idles in 3 cycles of 10.
 
@@ -252,7 +266,7 @@ def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, answer=
     return bench.outcome
 
 
-def check(width, messages, *, size=4, errors=None, **options):
+def check(width, messages, *, size=8, errors=None, **options):
     """Runs messages, and checks every octet of every completion."""
     errors = errors or {}
     outcome = run(width, messages, size=size, errors=errors, **options)
@@ -265,7 +279,7 @@ def check(width, messages, *, size=4, errors=None, **options):
                     for status in {int(must), int(may)}]
         assert got in expected, f"completion {number}: {expected} expected, {got} got, {width=}"
     assert outcome.producer == len(messages) == outcome.delivered
-    assert not outcome.failed_ring
+    assert not outcome.failed_ring and not outcome.overran
     assert sorted(outcome.failed) == sorted(errors.values())
     return outcome
 
@@ -285,12 +299,12 @@ def test_every_message_has_one_completion_in_order_and_not_too_soon(width, sides
     print(f"seed {seed}")
     rng = random.Random(seed)
     messages = messages_of(rng, 150)
-    check(width, messages, size=rng.randrange(1, 6), base=rng.choice(BASES), seed=seed, **sides)
+    check(width, messages, size=rng.randrange(8, 12), base=rng.choice(BASES), seed=seed, **sides)
 
 
-@pytest.mark.parametrize("size", (0, 1, 2, 15))
+@pytest.mark.parametrize("size", (6, 7, 15))
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_ring_of_any_size_goes_round_with_its_phase(width, size):
+def test_a_ring_lies_at_any_address(width, size):
     check(width, messages_of(random.Random(size), 50), size=size, base=BASES[size % 3])
 
 
@@ -308,8 +322,8 @@ def test_a_completion_each_few_cycles(width):
 def test_latency_is_what_the_docstring_says(width):
     outcome = check(width, [Message(20)])
     assert outcome.recorded[0] + 10 < outcome.retired[-1]
-    assert outcome.shown[0] - outcome.retired[-1] == 18
-    assert outcome.addressed[0] - outcome.retired[-1] == 19
+    assert outcome.shown[0] - outcome.retired[-1] == 23
+    assert outcome.addressed[0] - outcome.retired[-1] == 25
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -320,57 +334,39 @@ def test_no_more_are_on_the_bus_than_may_be_and_as_many_can_be(width):
 
 @pytest.mark.parametrize("size", (1, 3))
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_full_ring_stops_completions_and_nothing_else(width, size):
+def test_a_full_queue_drops_completions_and_stops_nothing(width, size):
     dut = Delivery(RnicConfig(width=width, backlog=BACKLOG))
     messages = [Message(n, cookie=n) for n in range(1, BACKLOG + 1)]
 
     async def bench(ctx):
-        ctx.set(dut.size, size)
-        ctx.set(dut.enable, 1)
-        for port in (dut.bus.aw, dut.bus.w):
+        await set_up(ctx, dut, 0, size)
+        for port in (dut.bus.aw, dut.bus.w, dut.failed):
             ctx.set(port.ready, 1)
-        ctx.set(dut.bus.b.valid, 0)
         for message in messages:
             ctx.set(dut.records.valid, 1)
             ctx.set(dut.records.payload, message.record)
             await ctx.tick()
         ctx.set(dut.records.valid, 0)
-        # Placements of other streams continue; in one case so many that their count wraps.
-        more = MODULUS // 2 if (width, size) == (64, 1) else 0
+        # Placements of other streams continue.
         ctx.set(dut.done.valid, 1)
-        written = 0
+        written, failed = 0, []
         for _ in range(300):
-            *_, ready, valid = await ctx.tick().sample(dut.done.ready, dut.bus.aw.valid)
+            *_, ready, valid, fails, failure = await ctx.tick().sample(
+                dut.done.ready, dut.bus.aw.valid, dut.failed.valid, dut.failed.payload)
             assert ready
             written += valid
+            if fails:
+                failed.append((failure.stream, failure.overrun))
         assert written == 1 << size
-        for _ in range(more):
-            await ctx.tick()
+        assert failed == [(3, 1)], "the stream, once"
+        assert ctx.get(dut.half)
         ctx.set(dut.done.valid, 0)
-        assert ctx.get(dut.retired) == more + 300
-        # The bus answers, and the host takes one completion after the other; each makes room.
         ctx.set(dut.bus.b.valid, 1)
         await ctx.tick().repeat(1 << size)
         ctx.set(dut.bus.b.valid, 0)
-        await ctx.tick().repeat(5)
-        for number in range((1 << size), BACKLOG):
-            assert ctx.get(dut.producer) == number
-            assert not ctx.get(dut.busy)
-            ctx.set(dut.consumer, number - (1 << size) + 1)
-            came = []
-            for _ in range(20):
-                *_, valid, last, sent = await ctx.tick().sample(
-                    dut.bus.w.valid, dut.bus.w.payload.last, dut.bus.w.payload.data)
-                if valid:
-                    came.append((last, sent))
-            assert [last for last, _ in came] == [0] * (max(1, 256 // width) - 1) + [1]
-            entry = sum(sent << width * k for k, (_, sent) in enumerate(came)) & (1 << 256) - 1
-            assert decode(entry.to_bytes(32, "little")).cookie == number + 1
-            ctx.set(dut.bus.b.valid, 1)
-            await ctx.tick()
-            ctx.set(dut.bus.b.valid, 0)
-            await ctx.tick().repeat(3)
-        assert ctx.get(dut.producer) == BACKLOG
+        await ctx.tick().repeat(20)
+        assert not ctx.get(dut.busy)
+        assert ctx.get(dut.host.found[0]) == 1 << size
 
     simulate(dut, bench, limit=60_000)
 
@@ -401,11 +397,12 @@ def test_a_message_that_waits_for_its_octets_makes_it_busy():
         for _ in range(50):
             assert ctx.get(dut.busy)
             await ctx.tick()
-        # Without a ring, Delivery could do nothing.
+        # It is dropped: no queue is enabled.
         ctx.set(dut.done.valid, 1)
         await ctx.tick()
         ctx.set(dut.done.valid, 0)
-        await ctx.tick().repeat(14)
+        ctx.set(dut.failed.ready, 1)
+        await ctx.tick().repeat(30)
         assert not ctx.get(dut.busy)
 
     simulate(dut, bench)
@@ -434,193 +431,14 @@ def test_errors_that_nobody_takes_hold_placement_up_and_are_not_lost():
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_refused_completion_stops_the_ring_and_is_not_counted(width):
+def test_a_refused_completion_stops_its_queue_and_is_not_counted(width):
     messages = [Message(0, cookie=n) for n in range(40)]
     outcome = run(width, messages, refused={10}, outstanding=8, size=10, limit=3000)
     assert outcome.failed_ring
     assert outcome.producer == outcome.delivered == 10
+    assert outcome.overran == [3]
     # Completions on the bus when the refusal came, and those begun before it was known.
-    assert 11 <= len(outcome.entries) <= 10 + 8 + 3
-
-
-def phase_of(width, sent):
-    """Returns the phase bit in the last beat of an entry."""
-    (field,) = (field for field in completion.FIELDS if field.name == "phase")
-    return sent >> (8 * field.octet + field.bit) % min(width, 256) & 1
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
-    dut = Ring(RnicConfig(width=width))
-
-    async def bench(ctx):
-        async def settle(cycles=20):
-            came = []
-            for _ in range(cycles):
-                *_, valid, address, w_valid, sent, last = await ctx.tick().sample(
-                    dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
-                    dut.bus.w.payload.data, dut.bus.w.payload.last)
-                if valid:
-                    came.append(address)
-                if w_valid and last:
-                    phases.append(phase_of(width, sent))
-            return came
-
-        async def answers(number, resp=0):
-            ctx.set(dut.bus.b.payload.resp, resp)
-            ctx.set(dut.bus.b.valid, 1)
-            await ctx.tick().repeat(number)
-            ctx.set(dut.bus.b.valid, 0)
-            await ctx.tick().repeat(4)
-
-        phases = []
-        ctx.set(dut.base, 0x1000)
-        ctx.set(dut.size, 1)
-        ctx.set(dut.bus.aw.ready, 1)
-        ctx.set(dut.bus.w.ready, 1)
-        ctx.set(dut.i.valid, 1)
-        assert not await settle(), "disabled"
-        ctx.set(dut.enable, 1)
-        assert len(await settle()) == 2
-        await answers(2)
-        ctx.set(dut.consumer, 1)
-        assert len(await settle()) == 1
-        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (2, 3)
-        # Disabled while one is on the bus, and enabled too early: nothing until that is answered.
-        ctx.set(dut.enable, 0)
-        await ctx.tick().repeat(3)
-        ctx.set(dut.consumer, 0)
-        ctx.set(dut.base, 0x8000)
-        ctx.set(dut.size, 2)
-        ctx.set(dut.enable, 1)
-        assert not await settle(40)
-        assert ctx.get(dut.busy)
-        phases.clear()
-        await answers(1)
-        octets = width // 8
-        came = await settle(40)
-        assert came == [(0x8000 + 32 * n) // octets * octets for n in range(4)]
-        assert phases[0] == 1
-        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
-        # Refused; disabled; and once more.
-        await answers(1, 2)
-        assert ctx.get(dut.failed)
-        await answers(3)
-        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
-        assert not await settle()
-        ctx.set(dut.enable, 0)
-        await ctx.tick().repeat(3)
-        assert not ctx.get(dut.failed) and not ctx.get(dut.busy)
-        ctx.set(dut.enable, 1)
-        assert len(await settle(40)) == 4
-
-    simulate(dut, bench)
-
-
-# At 512 bits two entries share an address.
-@pytest.mark.parametrize("width", WIDTHS[:-1])
-def test_a_ring_that_is_disabled_at_any_moment_and_for_any_time_loses_count_of_nothing(width):
-    seed = random.getrandbits(32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
-    dut = Ring(RnicConfig(width=width))
-
-    async def bench(ctx):
-        ctx.set(dut.size, 15)
-        ctx.set(dut.bus.aw.ready, 1)
-        ctx.set(dut.bus.w.ready, 1)
-        addressed = ended = answered = 0
-        enable, until = 1, 40
-        # The first completion since the ring restarted; the cycle from which on ``enable`` had no
-        # effect on that completion (it begins 5 cycles before its address shows, and 2 cycles after
-        # it was enabled); and the last cycle in which the ring was disabled.
-        fresh, began, off = 0, 0, 0
-        for cycle in range(2500):
-            if cycle == until:
-                enable = not enable
-                until += rng.choice((1, 1, 2, 3, 10, 40)) if not enable else rng.randrange(1, 50)
-            ctx.set(dut.enable, enable)
-            ctx.set(dut.i.valid, rng.random() < 0.7)
-            answer = answered < min(addressed, ended) and rng.random() < 0.4
-            ctx.set(dut.bus.b.valid, answer)
-            *_, aw, address, w, last, issued, producer = await ctx.tick().sample(
-                dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
-                dut.bus.w.payload.last, dut.issued, dut.producer)
-            answered += answer
-            # A restart begins with the first entry, and not before the last response.
-            off = off if enable else cycle
-            if aw and not address and addressed == answered and off > began:
-                fresh, began = addressed, cycle - 7
-            if aw:
-                want = 32 * (addressed - fresh) // (width // 8) * (width // 8)
-                assert address == want, f"{cycle=}"
-            addressed += aw
-            ended += w & last
-            assert producer <= issued, f"{cycle=}"
-        assert addressed > 200
-
-    simulate(dut, bench)
-
-
-@pytest.mark.parametrize("size", (1, 4, 15))
-@pytest.mark.parametrize("width", WIDTHS)
-def test_producer_and_phase_go_round_2_to_the_16(width, size):
-    dut = Ring(RnicConfig(width=width))
-    begin, entries = MODULUS - 20, 1 << size
-
-    async def bench(ctx):
-        ctx.set(dut.size, size)
-        ctx.set(dut.enable, 1)
-        ctx.set(dut.consumer, begin)
-        ctx.set(dut.bus.aw.ready, 1)
-        ctx.set(dut.bus.w.ready, 1)
-        await ctx.tick().repeat(5)
-        ctx.set(dut.counts[0], begin)
-        ctx.set(dut.counts[1], begin)
-        await ctx.tick().repeat(5)
-        ctx.set(dut.i.valid, 1)
-        addresses, phases, answers = [], [], 0
-        beat = 0
-        for _ in range(600):
-            *_, aw, address, w, sent, last, producer = await ctx.tick().sample(
-                dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
-                dut.bus.w.payload.data, dut.bus.w.payload.last, dut.producer)
-            if aw:
-                addresses.append(address)
-            if w:
-                if last:
-                    phases.append(phase_of(width, sent))
-                beat = 0 if last else beat + 1
-            ctx.set(dut.bus.b.valid, answers < min(len(addresses), len(phases) - (beat > 0)))
-            answers += answers < min(len(addresses), len(phases) - (beat > 0))
-            ctx.set(dut.consumer, producer)
-        assert len(addresses) > 60
-        for k, (address, phase) in enumerate(zip(addresses, phases, strict=False)):
-            number = begin + k
-            assert address == number % entries * 32 // (width // 8) * (width // 8), f"{number=}"
-            assert phase == completion.phase(number, size), f"{number=}"
-        assert (ctx.get(dut.producer) - begin) % MODULUS > 60
-
-    simulate(dut, bench)
-
-
-@pytest.mark.parametrize("consumer", (1, 5, 30000, MODULUS // 2, MODULUS - 5))
-def test_a_consumer_that_is_out_of_place_gets_nothing(consumer):
-    dut = Ring(RnicConfig())
-
-    async def bench(ctx):
-        ctx.set(dut.size, 2)
-        ctx.set(dut.consumer, consumer)
-        ctx.set(dut.i.valid, 1)
-        ctx.set(dut.enable, 1)
-        for _ in range(50):
-            await ctx.tick()
-            assert not ctx.get(dut.bus.aw.valid) and not ctx.get(dut.bus.w.valid)
-        ctx.set(dut.consumer, 0)
-        await ctx.tick().repeat(20)
-        assert ctx.get(dut.bus.aw.valid) and ctx.get(dut.bus.w.valid)
-
-    simulate(dut, bench)
+    assert 11 <= len(outcome.entries) <= 10 + 8 + 16
 
 
 def due_of(messages, dones, *, start=0, clears=(), idle=0.0, seed=1):
@@ -749,5 +567,5 @@ def test_what_the_gateware_writes_is_what_the_host_reads():
     outcome = check(64, messages)
     for number, (message, octets) in enumerate(zip(messages, outcome.entries, strict=True)):
         assert decode(octets) == Completion(
-            completion.phase(number, 4), message.tagged, Status.DELIVERED, message.stream,
+            completion.phase(number, 8), message.tagged, Status.DELIVERED, message.stream,
             message.tag, message.length, message.cookie, message.rsvdulp, message.qn)

@@ -4,7 +4,14 @@ import pytest
 from ddp_rnic.hdl.ddp.delivery import Due
 from ddp_rnic.hdl.dma.burst import Bursts
 from ddp_rnic.hdl.proofs import bursts
-from ddp_rnic.hdl.proofs.delivery import CONFIG, Answers, Completions, Ripe, Straight
+from ddp_rnic.hdl.proofs.delivery import (
+    CONFIG,
+    Answers,
+    Completions,
+    Direct,
+    Ripe,
+    Straight,
+)
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
@@ -48,7 +55,7 @@ def test_a_message_that_is_due_too_soon_is_caught():
 
 
 def test_completions_are_written_in_order_once_and_not_too_soon():
-    right = planted("ddp.delivery", Precedence=Straight)
+    right = planted("ddp.delivery", Precedence=Straight, CompletionQueues=Direct)
     proof = bounded(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "PASS", proof.log
     proof = covers(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
@@ -56,7 +63,7 @@ def test_completions_are_written_in_order_once_and_not_too_soon():
 
 
 def test_a_completion_too_soon_is_caught():
-    bug = planted("ddp.delivery", *SOONER, Precedence=Straight)
+    bug = planted("ddp.delivery", *SOONER, Precedence=Straight, CompletionQueues=Direct)
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "FAIL", proof.log
 
@@ -66,8 +73,9 @@ def test_a_completion_twice_is_caught():
     bug = planted(
         "ddp.delivery",
         "messages.o.ready.eq(failures.o.valid & skid.i.ready)",
-        "messages.o.ready.eq(failures.o.valid & skid.i.ready & ~self.base[0])",
+        "messages.o.ready.eq(failures.o.valid & skid.i.ready & ~self.host.bind.valid)",
         Precedence=Straight,
+        CompletionQueues=Direct,
     )
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "FAIL", proof.log

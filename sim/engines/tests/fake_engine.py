@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from ddp_rnic.hdl.spec import regs, stag
-from ddp_rnic.hdl.spec.completion import Completion, Kind, Status, phase
+from ddp_rnic.hdl.spec.completion import OCTETS, Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_CRC, WAITING, ErrorNumber
 from ddp_rnic.sim.engines.engine import (
@@ -171,7 +171,7 @@ class _Device:
         self.cycle += 4
         assert 0 <= value < 1 << 32
         name = _NAMES[address]
-        assert regs.BY_NAME[name].access != "ro" and name != "CQ_CONSUMER"
+        assert regs.BY_NAME[name].access != "ro" and (name != "CQ_DOORBELL" or not value & 0xFFFF)
         self.values[name] = value
         if name in _TABLES:
             assert self.drained or not any(
@@ -264,10 +264,12 @@ class _Device:
         assert self.drained, "the host tells of sessions while the RNIC is idle"
         self.sctp.command()
 
-    def _cq_enable(self) -> None:
+    def _cq_commit(self) -> None:
         assert self.ring is not None, "nobody takes the completions"
-        programmed = Ring(self._get("CQ_BASE"), self.values["CQ_SIZE"])
-        assert programmed == self.ring, "the ring lies elsewhere"
+        at = self.ring.queues.index(self.values["CQ_INDEX"])
+        programmed = self._get("CQ_BASE"), self.values["CQ_SIZE"]
+        where = self.ring.address + at * self.ring.entries * OCTETS
+        assert programmed == (where, self.ring.size), "the ring lies elsewhere"
 
     # -- packets ----------------------------------------------------------------------------------
 
@@ -370,8 +372,9 @@ class _Device:
         self.cycle += 1
         self.counters["DELIVERED"] += 1
         self.delivered.append(self.cycle)
-        turn = phase(len(self.completions), self.ring.size)
-        self.completions.append(replace(entry, phase=turn))
+        self.completions.append(entry)
+        *_, (_, number) = self.ring.numbers(each.kind for each in self.completions)
+        self.completions[-1] = replace(entry, phase=phase(number, self.ring.size))
 
     def _fail(
         self, number: int, error: ErrorNumber, length: int, position: int, ulpdu: bytes

@@ -126,7 +126,7 @@ _BODY = """
       if (store && s_axil_awaddr == CQ_BASE_LO) base <= s_axil_wdata;
       if (store && s_axil_awaddr == CQ_SIZE) size <= s_axil_wdata;
       if (store && s_axil_awaddr == CQ_ENABLE) enable <= s_axil_wdata;
-      if (store && s_axil_awaddr == CQ_CONSUMER) consumer <= s_axil_wdata;
+      if (store && s_axil_awaddr == CQ_DOORBELL) consumer <= s_axil_wdata;
       if (store && s_axil_awaddr == IRQ_MASK) masked <= s_axil_wdata[2];
       if (store && s_axil_awaddr == MARK) mark <= s_axil_wdata;
       if (frame & s_axis_eth_tlast) begin
@@ -161,6 +161,7 @@ _BODY = """
   assign s_axil_rvalid = read;
   assign s_axil_rresp = (mode == REFUSES_READS) ? 2 : 0;
   assign s_axil_rdata = (asked == STATUS) ? {revoking != 0, completion, idle, events != 0}
+                      : (asked == CQ_STATE) ? 0
                       : (asked == FRAMES) ? frames
                       : (asked == FRAMES_DROPPED) ? damaged
                       : (asked == FRAMES_DIVERTED) ? wrong

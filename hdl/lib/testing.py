@@ -4,6 +4,7 @@ For tests and drawings alone: no gateware imports this file.
 """
 
 import random
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from amaranth.hdl import ShapeCastable, Value
@@ -11,6 +12,19 @@ from amaranth.sim import Simulator
 
 #: The time of a cycle in seconds, for designs with one clock.
 PERIOD = 1e-8
+#: The greatest number of testbenches of a shared component, and of those in the background.
+MOST = 10
+
+
+@lru_cache(maxsize=8)
+def shared(kind, /, *arguments, **options):
+    """Returns ``kind(*arguments, **options)``: the same component for equal arguments.
+
+    The first simulation elaborates and compiles it, the others reset it. Tests must not change it.
+    """
+    component = kind(*arguments, **options)
+    component._simulators = {}  # by their clocks, with the testbenches of the current simulation
+    return component
 
 
 def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None):
@@ -30,19 +44,51 @@ def make_simulator(dut, *testbenches, background=(), limit=20_000, clocks=None):
         await ctx.delay(limit * period)
         raise AssertionError(f"{type(dut).__name__}: the test has not ended after {limit} cycles")
 
+    kinds = [*background, watchdog], testbenches
+    known, key = getattr(dut, "_simulators", None), tuple(clocks.items())
+    if known is None:
+        return _assemble(dut, clocks, *kinds)
+    assert all(len(kind) <= MOST for kind in kinds), f"more than {MOST} testbenches"
+    if key in known:
+        simulator, slots = known[key]
+        slots[:] = kinds
+        simulator.reset()
+    else:
+        slots = [*kinds]
+        simulator = _assemble(dut, clocks, *(
+            [_slot(slots, kind, number) for number in range(MOST)] for kind in range(2)))
+        known[key] = simulator, slots
+    return simulator
+
+
+def _assemble(dut, clocks, background, testbenches):
     simulator = Simulator(dut)
     for domain, (each, phase) in clocks.items():
         simulator.add_clock(each, phase=phase, domain=domain)
-    for testbench in (*background, watchdog):
+    for testbench in background:
         simulator.add_testbench(testbench, background=True)
     for testbench in testbenches:
         simulator.add_testbench(testbench)
     return simulator
 
 
+def _slot(slots, kind, number):
+    """Returns a testbench that runs the one in a slot, if there is one."""
+    async def testbench(ctx):
+        if number < len(slots[kind]):
+            await slots[kind][number](ctx)
+
+    return testbench
+
+
 def simulate(dut, *testbenches, **options):
     """Runs testbenches against a component; takes the options of :func:`make_simulator`."""
-    make_simulator(dut, *testbenches, **options).run()
+    simulator = make_simulator(dut, *testbenches, **options)
+    try:
+        simulator.run()
+    except BaseException:
+        getattr(dut, "_simulators", {}).clear()
+        raise
 
 
 async def send(ctx, stream, payloads, *, idle=0.0, rng=random):

@@ -1214,15 +1214,16 @@ class _Draw:
         others = [number for number in live if number != stays]
         host.resume()
         host.drain()
-        self._mask_events(masked=True)
-        for _ in range(rng.randint(1, 3)):
+        rounds = rng.randint(1, 5)
+        for turn in range(rounds):
+            self._mask_events(masked=True)
             for number in others:
                 header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True)
                 self._wrongs["piled up"] += 1
                 self._send(number, self._peers[number], [header.encode() + bytes(1)])
             self._deliver(stays, 1)
-        for number in others:
-            self._enable(number)
+            for number in others:
+                self._enable(number, 0.02 if turn < rounds - 1 else 0.8)
 
     def _access_registers(self) -> None:
         """Reads registers with known values, writes single octets, and makes accesses that

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.model.ddp import check_tagged, decode_segment
 from ddp_rnic.sim.model.events import ProtocolError
@@ -73,7 +73,7 @@ def entry(region):
 
 def gateware_says(regions, segments, *, gap=0.0, seed=1):
     """Returns the results for ``(ulpdu, stream, pd)``, one per cycle; asserts the latency."""
-    dut = Checks()
+    dut = shared(Checks)
     results, given, came = [], [], []
     rng = random.Random(seed)
 

@@ -10,7 +10,7 @@ import pytest
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.merge import CHECKS
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT, Outcome
-from ddp_rnic.hdl.lib.testing import receive, send, simulate
+from ddp_rnic.hdl.lib.testing import receive, send, shared, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -45,7 +45,7 @@ class Bench:
     """
 
     def __init__(self, items, *, late, stall, reads, rng):
-        self.dut = dut = Commit(CONFIG)
+        self.dut = dut = shared(Commit, CONFIG)
         self.reads = reads
         self.items, self.late, self.stall, self.rng = items, late, stall, rng
         self.segments = [item for item in items if isinstance(item, Item)]
@@ -403,7 +403,7 @@ def test_an_event_holds_the_header_as_received():
 
 def test_one_segment_per_cycle():
     segments = 60
-    dut = Commit(CONFIG)
+    dut = shared(Commit, CONFIG)
     cycles = []
 
     async def drive(ctx):

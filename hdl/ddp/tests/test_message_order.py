@@ -4,7 +4,7 @@ import random
 
 import pytest
 from ddp_rnic.hdl.ddp.message_order import MessageOrder
-from ddp_rnic.hdl.lib.testing import Sinks, simulate
+from ddp_rnic.hdl.lib.testing import Sinks, shared, simulate
 
 STREAMS, LATENCY = 4, 8
 MSN = 1 << 32
@@ -41,7 +41,7 @@ class Reference:
 def run(steps, *, give=1.0, take=1.0, seed=0):
     """Runs records, ``("clear", stream)`` and ``("state", stream, qn, msn)`` in their order;
     returns the outputs, and the cycles of records and of their outputs."""
-    dut = MessageOrder(streams=STREAMS)
+    dut = shared(MessageOrder, streams=STREAMS)
     rng = random.Random(seed)
     got = {name: [] for name in OUTPUTS}
     given, came = [], []

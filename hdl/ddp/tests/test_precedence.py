@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
 from ddp_rnic.hdl.ddp.precedence import Ordered, Overtaking, Precedence, key_of
 from ddp_rnic.hdl.lib.stream import Store, delayed
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec.completion import Kind, Status
 from ddp_rnic.hdl.spec.ddp import WAITING
 
@@ -139,7 +139,7 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
 
     Returns the output by stream, the streams that failed, the numbers of the entries of no message,
     and the cycles of all segments that were taken and all entries that came."""
-    dut = Both()
+    dut = shared(Both)
     rng = random.Random(seed)
     out, failed, control, given, came = {}, [], [], [], []
 

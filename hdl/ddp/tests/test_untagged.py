@@ -8,7 +8,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.untagged import Post, QueueState, UntaggedCheck, UntaggedResult
-from ddp_rnic.hdl.lib.testing import numbered, simulate
+from ddp_rnic.hdl.lib.testing import numbered, shared, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.model.ddp import DataSink
@@ -51,7 +51,7 @@ class Checks(wiring.Component):
 
 def run(bench):
     """Runs ``bench(ctx, dut)``; returns each result with its cycle."""
-    dut = Checks()
+    dut = shared(Checks)
     results = []
 
     async def watch(ctx):

@@ -6,7 +6,7 @@ import random
 import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
-from ddp_rnic.hdl.lib.testing import Offer, beats_of, simulate
+from ddp_rnic.hdl.lib.testing import Offer, beats_of, shared, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
@@ -53,8 +53,8 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
     before each packet of ``pauses``, for the given number of cycles.
     """
     pauses = dict(pauses or {})
-    dut = ExceptionQueue(
-        RnicConfig(width=width, exception_octets=OCTETS, relaxed=relaxed))
+    dut = shared(
+        ExceptionQueue, RnicConfig(width=width, exception_octets=OCTETS, relaxed=relaxed))
     octets = width // 8
     rng = random.Random(seed)
     outcome = Outcome()

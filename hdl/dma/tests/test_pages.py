@@ -6,7 +6,7 @@ import pytest
 from amaranth.hdl import Module
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
 from ddp_rnic.hdl.lib.table import Table
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 SLOTS = 64
@@ -31,7 +31,7 @@ def run(width, items, *, table=None, source=0.0, stall=0.0, seed=1, slots=SLOTS,
     A side given as 0.3 idles in 3 cycles of 10.
     """
     config = RnicConfig(width=width, pages=slots)
-    dut = PageCut(config)
+    dut = shared(PageCut, config)
     rng = random.Random(seed)
     table = table or make_table(seed)
     names = dict(dut.o.payload.shape().members)
@@ -240,7 +240,7 @@ def test_pieces_follow_each_other_each_cycle():
 
 
 def test_after_a_pause_pieces_go_out_each_cycle():
-    dut = PageCut(RnicConfig(width=64, pages=SLOTS))
+    dut = shared(PageCut, RnicConfig(width=64, pages=SLOTS))
 
     async def bench(ctx):
         cycles = []
@@ -258,7 +258,7 @@ def test_after_a_pause_pieces_go_out_each_cycle():
 
 def test_pages_come_from_a_table_as_it_answers():
     config = RnicConfig(width=64, pages=16)
-    dut = PageCut(config)
+    dut = shared(PageCut, config)
     table = Table(PageEntry(), config.pages, live="valid")
     m = Module()
     m.submodules.dut, m.submodules.table = dut, table

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.dma.placement import PlacementDma
-from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
+from ddp_rnic.hdl.lib.testing import Sinks, numbered, shared, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 GUARD = 0xEE
@@ -157,7 +157,7 @@ def run(width, moves, ring, *, base=0, source=0.0, response=0.0, latency=4, seed
     ``stalls``: the sides ``aw``, ``w``, ``exceptions`` and ``done``.
     """
     config = RnicConfig(width=width, buffer_octets=buffer, outstanding=outstanding)
-    dut = PlacementDma(config)
+    dut = shared(PlacementDma, config)
     rng = random.Random(seed)
     bench = Bench(dut, moves, ring, base=base, source=source, stalls=stalls, rng=rng)
     responses = Responses(dut.bus.b, latency=latency, stall=response, refused=failing, rng=rng)

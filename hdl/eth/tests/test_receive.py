@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from ddp_rnic.hdl.eth.receive import FrameCrossing, FrameReceive
-from ddp_rnic.hdl.lib.testing import beats_of, octets_of, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, octets_of, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -18,7 +18,7 @@ def receive(*wires, gap=12, errors=()):
     Returns frames as (octets, error); the numbers of good and damaged frames and of frames without
     a start frame delimiter; and the cycles from each wire's end to the last beat.
     """
-    dut = FrameReceive()
+    dut = shared(FrameReceive)
     frames, counts, ends, lasts = [], Counter(), [], []
     cycle = 0
 

@@ -6,7 +6,7 @@ import pytest
 from amaranth import Module
 from amaranth.lib import wiring
 from ddp_rnic.hdl.host.uart import UartBridge, UartReceive, UartTransmit
-from ddp_rnic.hdl.lib.testing import send, simulate
+from ddp_rnic.hdl.lib.testing import send, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -31,7 +31,7 @@ class Loop(wiring.Component):
 @pytest.mark.parametrize(("clock", "baud"), [(62_500_000, 1_000_000), (900, 100), (1007, 100)])
 @pytest.mark.parametrize("skew", [0.97, 1.0, 1.03])
 def test_octets_pass_at_rates_that_differ(clock, baud, skew):
-    dut = Loop(clock=clock, baud=baud, skew=skew)
+    dut = shared(Loop, clock=clock, baud=baud, skew=skew)
     octets = bytes([0, 255, 0x55, 0xAA]) + random.Random(1).randbytes(12)
     seen = []
 
@@ -116,7 +116,7 @@ class Link:
 
 def run(script, *, stalled=0.0, seed=1):
     """Runs ``script(link)``; returns the memory by octet address, accesses and errors."""
-    dut = UartBridge(patience=PATIENCE)
+    dut = shared(UartBridge, patience=PATIENCE)
     rng = random.Random(seed)
     state = {"answer": b"", "errors": 0, "memory": {}, "accesses": []}
 

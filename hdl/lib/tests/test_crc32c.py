@@ -6,7 +6,7 @@ from itertools import accumulate, count
 import google_crc32c
 import pytest
 from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice, differences
-from ddp_rnic.hdl.lib.testing import beats_of, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, shared, simulate
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -130,7 +130,7 @@ def test_the_reference_gives_the_published_vectors(name):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_stream_gives_the_published_vectors(width):
     packets = [packet for packet, _ in RFC_3720.values()]
-    dut = Crc32cStream(width)
+    dut = shared(Crc32cStream, width)
     assert dut.latency == LATENCY[width, 1]
     check(dut, [beat for it in packets for beat in beats_and_ends(it, width // 8)])
 
@@ -139,7 +139,7 @@ def test_a_stream_gives_the_published_vectors(width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_packets_back_to_back_give_the_published_vectors(width, granule):
     packets = [packet for packet, _ in RFC_3720.values()]
-    dut = Crc32c(width, granule=granule)
+    dut = shared(Crc32c, width, granule=granule)
     assert dut.latency == LATENCY[width, granule]
     check(dut, slices_of(packets, width // 8, granule))
 
@@ -152,7 +152,7 @@ def test_a_stream_takes_packets_of_every_length(width, idle):
     lengths = [0, 1, 2, 3, n - 1, n, n + 1, 2 * n - 1, 2 * n, 2 * n + 1, 0, 0, 1, 1, 5 * n + 3]
     lengths += rng.choices(range(4 * n), k=20)
     beats = [beat for length in lengths for beat in beats_and_ends(rng.randbytes(length), n)]
-    check(Crc32cStream(width), beats, idle=idle, rng=rng)
+    check(shared(Crc32cStream, width), beats, idle=idle, rng=rng)
 
 
 @pytest.mark.parametrize("granule, idle", [(1, 0.0), (1, 0.4), (2, 0.4), (4, 0.0), (4, 0.4)])
@@ -164,7 +164,7 @@ def test_packets_end_and_begin_anywhere(width, granule, idle):
     lengths += [k, k, *rng.choices(range(3 * k + 1), k=20), *rng.choices(range(4), k=12)]
     packets = [rng.randbytes(length * granule) for length in lengths]
     slices = slices_of(packets, width // 8, granule)
-    check(Crc32c(width, granule=granule), slices, idle=idle, rng=rng)
+    check(shared(Crc32c, width, granule=granule), slices, idle=idle, rng=rng)
 
 
 @pytest.mark.parametrize("granule", (1, 4))
@@ -178,7 +178,7 @@ def test_a_packet_begins_and_ends_at_every_granule(width, granule):
         for length in (*range(0, k + 2, step), 2 * k - lead, 3 * k - lead):
             packets = [rng.randbytes(length * granule)]
             inputs += slices_of(packets, width // 8, granule, lead=lead)
-    check(Crc32c(width, granule=granule), inputs)
+    check(shared(Crc32c, width, granule=granule), inputs)
 
 
 @pytest.mark.parametrize("width", (64, 128))
@@ -187,7 +187,7 @@ def test_differences_of_the_last_octets_change_one_bit_of_a_register(width):
     k, packet = width // 32, seeded().randbytes(2 * width // 8 - 4)
     changes = [0, *differences(width, 4)]
     assert len(set(changes)) == len(changes)
-    dut = Crc32c(width, granule=4)
+    dut = shared(Crc32c, width, granule=4)
     shown = set()
 
     async def feed(ctx):
@@ -232,7 +232,7 @@ def test_two_packets_end_with_the_data_of_one_slice(width, granule):
         fields = {"data": int.from_bytes(pair, "little") | beyond, "end": end, "cut": cut}
         packets = [body[begin * granule :] + pair[: cut * granule], pair[cut * granule :]]
         inputs.append((fields | {"close": 1, "open": 1, "tail": 1}, packets))
-    check(Crc32c(width, granule=granule), inputs)
+    check(shared(Crc32c, width, granule=granule), inputs)
 
 
 @pytest.mark.parametrize("granule", (1, 4))
@@ -249,7 +249,7 @@ def test_a_tail_alone_ends_with_the_data(width, granule):
         fields = {"data": int.from_bytes(text, "little"), "end": end, "cut": cut, "open": 1}
         inputs.append((fields | {"tail": 1}, [None, text[cut * granule : end * granule]]))
         inputs.append((fields, []))
-    check(Crc32c(width, granule=granule), inputs)
+    check(shared(Crc32c, width, granule=granule), inputs)
 
 
 @pytest.mark.parametrize("granule", (1, 4))
@@ -266,14 +266,14 @@ def test_octets_outside_of_a_packet_do_not_count(width, granule):
         fields = {"data": int.from_bytes(text, "little"), "end": rng.randint(cut, k)}
         fields |= {"first": 1, "lo": lo, "close": 1, "cut": cut}
         inputs.append((fields, [text[lo * granule : cut * granule]]))
-    check(Crc32c(width, granule=granule), inputs)
+    check(shared(Crc32c, width, granule=granule), inputs)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_long_packet(width):
     rng = seeded()
     packets = [rng.randbytes(length) for length in (9000, 64, 4096)]
-    check(Crc32c(width), slices_of(packets, width // 8, 4))
+    check(shared(Crc32c, width), slices_of(packets, width // 8, 4))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 from amaranth.lib import data
 from ddp_rnic.hdl.lib.stream import Backlog, Beat, Queue, Skid, Stage, any_of
-from ddp_rnic.hdl.lib.testing import Offer, simulate
+from ddp_rnic.hdl.lib.testing import Offer, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 DEPTHS = (4, 16)
@@ -15,7 +15,7 @@ DEPTHS = (4, 16)
 @pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5), (1.0, 0.5)])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_items_come_out_as_they_went_in(depth, give, take):
-    dut = Queue(12, depth=depth)
+    dut = shared(Queue, 12, depth=depth)
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -80,7 +80,7 @@ def test_items_go_through_a_register_in_order(kind, give, take):
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_an_item_takes_two_cycles_and_items_follow_each_cycle(depth):
-    dut = Queue(16, depth=depth)
+    dut = shared(Queue, 16, depth=depth)
 
     async def testbench(ctx):
         ctx.set(dut.o.ready, 1)
@@ -103,7 +103,7 @@ def test_an_item_takes_two_cycles_and_items_follow_each_cycle(depth):
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("pause", (0, 3))
 def test_a_queue_holds_as_much_as_its_depth(depth, pause):
-    dut = Queue(16, depth=depth)
+    dut = shared(Queue, 16, depth=depth)
 
     async def testbench(ctx):
         taken = 0
@@ -146,7 +146,7 @@ RATES = (1.0, 0.9, 0.5, 0.2)
 @pytest.mark.parametrize("depth", (16, 64))
 @pytest.mark.parametrize("relaxed", (False, True))
 def test_a_backlog_gives_items_as_they_came_at_every_level(relaxed, depth, give, take):
-    dut = Backlog(12, depth=depth, relaxed=relaxed)
+    dut = shared(Backlog, 12, depth=depth, relaxed=relaxed)
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -183,7 +183,7 @@ def test_a_backlog_gives_items_as_they_came_at_every_level(relaxed, depth, give,
 @pytest.mark.parametrize("relaxed, latency", ((False, 5), (True, 3)))
 def test_an_item_takes_so_long_through_a_backlog_and_items_follow_each_cycle(
         relaxed, latency, depth):
-    dut = Backlog(16, depth=depth, relaxed=relaxed)
+    dut = shared(Backlog, 16, depth=depth, relaxed=relaxed)
     count = 3 * depth
 
     async def testbench(ctx):
@@ -206,7 +206,7 @@ def test_an_item_takes_so_long_through_a_backlog_and_items_follow_each_cycle(
 @pytest.mark.parametrize("depth", (16, 64))
 @pytest.mark.parametrize("relaxed", (False, True))
 def test_a_backlog_holds_its_depth_and_gives_it_back_without_a_gap(relaxed, depth):
-    dut = Backlog(16, depth=depth, relaxed=relaxed)
+    dut = shared(Backlog, 16, depth=depth, relaxed=relaxed)
 
     async def testbench(ctx):
         for start in range(3):

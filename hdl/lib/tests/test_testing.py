@@ -15,6 +15,7 @@ from ddp_rnic.hdl.lib.testing import (
     octets_of,
     receive,
     send,
+    shared,
     simulate,
 )
 
@@ -40,6 +41,25 @@ def test_a_simulation_that_hangs_fails_after_its_limit():
     dut = Queue(8, depth=4)
     with pytest.raises(AssertionError, match="Queue: the test has not ended after 100 cycles"):
         simulate(dut, partial(receive, stream=dut.o), limit=100)
+
+
+def test_a_shared_component_is_as_new_in_each_simulation():
+    assert shared(Queue, 8, depth=4) is shared(Queue, 8, depth=4)
+    woken = []
+
+    async def watch(ctx):
+        while True:
+            woken.append(await ctx.changed(shared(Queue, 8, depth=4).o.valid))
+
+    async def fill(ctx):
+        dut = shared(Queue, 8, depth=4)
+        assert not ctx.get(dut.o.valid) and not ctx.get(dut.i.valid)
+        await send(ctx, dut.i, [1, 2, 3])
+        assert ctx.get(dut.o.payload) == 1
+
+    for rounds in (1, 2, 3):
+        simulate(shared(Queue, 8, depth=4), fill, background=[watch] * (rounds < 3))
+    assert woken == [(1,), (1,)]
 
 
 @pytest.mark.parametrize("idle, stall", [(0, 0), (0.6, 0), (0, 0.6), (0.5, 0.5)])

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 from amaranth import ResetInserter, Signal
-from ddp_rnic.hdl.lib.testing import beats_of, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.frame import FrameParser, Kind
 from ddp_rnic.hdl.sctp.tests.frames import (
@@ -38,7 +38,7 @@ LATENCY = 43
 
 def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
     """Sends frames; returns beats and results, each with its cycle, and the input cycles."""
-    dut = FrameParser(width, udp_port=udp_port)
+    dut = shared(FrameParser, width, udp_port=udp_port)
     octets = width // 8
     rng = seeded(width, seed)
     sent, beats, results = [], [], []

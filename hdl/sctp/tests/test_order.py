@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 from ddp_rnic.hdl.ddp.item import Verdict
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.window import Window
@@ -23,7 +23,7 @@ class Bench:
     def __init__(
         self, *, streams=4, window=16, seed=0, give=1.0, finish=1.0, take=1.0, delay=0
     ):
-        self.dut = Order(32, streams=streams, window=window)
+        self.dut = shared(Order, 32, streams=streams, window=window)
         self.streams, self.window = streams, window
         self.rng = random.Random(seed)
         self.give, self.finish, self.take, self.delay = give, finish, take, delay

@@ -15,7 +15,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 from ddp_rnic.hdl.dma.buffer import PacketBuffer
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.lib.testing import beats_of, send, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, send, shared, simulate
 from ddp_rnic.hdl.sctp.receiver import Fate, SctpReceiver
 from ddp_rnic.hdl.sctp.walker import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -108,7 +108,7 @@ class Bench:
     def __init__(self, config, frames, entries, *, idle, stall, damaged, late):
         self.config, self.frames, self.entries = config, frames, entries
         self.idle, self.stall, self.damaged, self.late = idle, stall, damaged, late
-        self.dut = Front(config)
+        self.dut = shared(Front, config)
         self.rng = random.Random(config.width)
         self.ring = bytearray(config.buffer_octets)
         self.came, self.cycles = [[]], 0
@@ -438,7 +438,7 @@ def test_latency_is_what_the_docstrings_say(width):
     config = RnicConfig(width=width)
     found = set()
     for size in (1, 40, 133):
-        dut = Front(config)
+        dut = shared(Front, config)
         frame = carried(packet_of([segment(size)]))
         # A frame that becomes a beat longer by the shift ends a cycle later.
         longer = (len(frame) - 1) % config.octets >= config.octets - 2

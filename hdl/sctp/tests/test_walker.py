@@ -9,7 +9,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.sctp.frame import FrameBeat
 from ddp_rnic.hdl.sctp.walker import Kind, PacketJudge, SctpSegment, SctpWalker
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -171,7 +171,7 @@ def beats_of(frame, width):
 def run_front(width, frames, *, idle=0.0, stall=0.0, seed=1, config=None):
     """Returns items, verdicts, the stored octets and the cycles in which beats were stored."""
     config = config or RnicConfig(width=width, buffer_octets=1 << 16)
-    dut = Front(config)
+    dut = shared(Front, config)
     octets = width // 8
     items, verdicts, cycles = [], [], []
     ring = bytearray(config.buffer_octets)

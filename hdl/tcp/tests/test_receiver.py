@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from ddp_rnic.hdl.lib.testing import beats_of, octets_of, send, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, octets_of, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec.net import TcpField, tcp_words
 from ddp_rnic.hdl.tcp.fpdus import FpduCutter, RoundRobin
@@ -27,8 +27,8 @@ class Bench:
 
     def __init__(self, width, *, streams=1 << 16, stall=0.0, seed=1, connections=CONNECTIONS,
                  window=WINDOW):
-        self.dut = TcpReceiver(
-            width, connections=connections, window=window, streams=streams)
+        self.dut = shared(
+            TcpReceiver, width, connections=connections, window=window, streams=streams)
         self.octets = width // 8
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True

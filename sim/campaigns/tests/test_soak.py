@@ -433,8 +433,9 @@ def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0 and not result.stderr
     seed, first, second = result.stdout.splitlines()
     assert re.fullmatch(r"seed \d+", seed)
-    assert re.match(r"512 bits: agree on 6\d segments, \d+ octets placed, ", first)
-    assert second.startswith("64 bits: agree on 6")
+    # The last packet may have some segments more than are wanted.
+    assert re.match(r"512 bits: agree on [6-9]\d segments, \d+ octets placed, ", first)
+    assert re.match(r"64 bits: agree on [6-9]\d segments, ", second)
 
 
 @pytest.mark.parametrize("arguments", [["--width", 100], ["--waves"], ["--streams", 0]])

@@ -158,7 +158,7 @@ class Restart(wiring.Component):
                 with m.If(self.stopped.bit_select(queue, 1)):
                     m.d.comb += fence.start.eq(1)
                     m.next = "Drain"
-                with m.Else():
+                with m.Elif(self.stopped.any()):
                     m.d.sync += queue.eq(queue + 1)
             with m.State("Drain"):
                 with m.If(~fence.busy):

@@ -460,6 +460,7 @@ def test_the_owners_queue_has_room_for_all_that_comes_after_it_says_no(width):
 
     async def bench(ctx):
         await set_up(ctx, dut, host, (0,) * 8)
+        await ctx.tick().repeat(5)
         for port in (dut.bus.aw, dut.bus.w, dut.overran, dut.bus.b):
             ctx.set(port.ready if port is not dut.bus.b else port.valid, 1)
         given, closed, written = 0, None, 0

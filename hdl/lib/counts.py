@@ -20,7 +20,7 @@ class CountTable(wiring.Component):
         cycle     0        2                3
         look-up   index    soon, again      count, add
 
-    Latency: 3 cycles from ``index`` to ``count``; 2 from ``look`` to ``found``, and 4 from ``add``
+    Latency: 3 cycles from ``index`` to ``count``; 2 from ``look`` to ``found``, and 1 from ``add``
     to a ``look`` that sees its effect. Throughput: one look-up per cycle. Reset: the counts stay;
     at first all are 0. Errors: none.
 

@@ -74,7 +74,7 @@ BASE, SLOT, SLOTS = 0x1234_5678_9000, 160, 12000
 BUFFER, COOKIE, QN = 64, 0xC0_0C1E, 2
 #: DDP-SSNs of a session: few, so that finding a free one takes little time.
 MOST_SSNS = 96
-RING = Ring(SLOT * SLOTS, 10)
+RING = Ring(SLOT * SLOTS, 10, RnicConfig().completion_queues)
 
 
 class Fate(Enum):

@@ -281,11 +281,15 @@ def _plan_device(
         for region in regions
         if region.endpoint in domains
     ]
-    # The queue of SCTP's owner has to hold more than the device wants free.
-    size = max(_RING, config.owner_entries.bit_length()) if config.sctp else _RING
-    octets = (1 + config.sctp) * completion.OCTETS << size
+    # A ring with an entry for each segment never fills. The queue of SCTP's owner has to hold more
+    # than the device wants free.
+    owned = config.sctp and traffic.sctp is not None
+    size = min(_RING, max(1, len(traffic.arrivals).bit_length()))
+    if owned:
+        size = max(_RING, config.owner_entries.bit_length())
+    octets = (1 + owned) * completion.OCTETS << size
     start = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
-    ring = Ring(start, size, config.completion_queues if config.sctp else 0)
+    ring = Ring(start, size, config.completion_queues if owned else 0)
     golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
     host = _Replayer(config, golden, space, allotments, lengths)
     host.carry_out(ring.command())

@@ -305,7 +305,10 @@ def test_completions_come_in_the_order_of_last_segments_over_all_streams() -> No
 
 
 @pytest.mark.parametrize("depth", [4, 64])
-def test_queues_are_filled_up_as_their_messages_are_delivered(depth: int) -> None:
+def test_queues_are_filled_up_as_their_messages_are_delivered(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddp_rnic.sim.replay.plan._RING", 7)
     talk = Conversation()
     messages = [f"message {number}".encode() for number in range(150)]
     for message in messages:

@@ -134,6 +134,9 @@ class MappedTransport(Transport):
         Where in the file the registers begin, a multiple of 4.
     """
 
+    #: The ring lies in one page of memory, and needs no huge page.
+    completions = 128
+
     def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
         rule = "a multiple of 4"
         offset = integer("offset", offset, 0, math.inf, rule)

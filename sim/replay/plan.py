@@ -284,9 +284,10 @@ def _plan_device(
     # A ring with an entry for each segment never fills. The queue of SCTP's owner has to hold more
     # than the device wants free.
     owned = config.sctp and traffic.sctp is not None
-    size = min(_RING, max(1, len(traffic.arrivals).bit_length()))
+    segments = len(traffic.arrivals) + (len(traffic.sctp.arrivals) if traffic.sctp else 0)
+    size = min(_RING, max(1, segments.bit_length()))
     if owned:
-        size = max(_RING, config.owner_entries.bit_length())
+        size = max(size, config.owner_entries.bit_length())
     octets = (1 + owned) * completion.OCTETS << size
     start = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
     ring = Ring(start, size, config.completion_queues if owned else 0)

@@ -119,7 +119,7 @@ def run_plan(
     DeviceError
         The device stopped making progress.
     """
-    context = _Listener(link.transport, plan.ring.entries)
+    context = _Listener(link.transport, plan.completions)
     try:
         player = _Player(plan, link, context)
         for number, operation in enumerate(plan.operations, 1):
@@ -145,9 +145,10 @@ class _Player:
         self._plan, self._link, self._context = plan, link, context
         self._events: list[DriverEvent] = []
         # Memory and its guards, in one piece.
-        self._memory = context.transport.allocate(len(plan.memory))
-        self._memory.view[:] = plan.memory.tobytes()
-        self._memory.push(0, len(plan.memory))
+        octets = plan.memory[: plan.ring.address].tobytes()
+        self._memory = context.transport.allocate(len(octets))
+        self._memory.view[:] = octets
+        self._memory.push(0, len(octets))
         (extent,) = self._memory.extents
         self._base = extent.address
         self._addresses: dict[str, int] = {}  # addresses that the plan has written, by register
@@ -235,7 +236,7 @@ class _Player:
         cycle, times = self._link.cycles()
         if "writes" in times:
             writes = times["writes"]
-            inside = writes["address"] - self._base < len(self._plan.memory)
+            inside = writes["address"] - self._base < len(self._memory.view)
             times["writes"] = writes = writes[inside]
             writes["address"] -= self._base
         counts = {
@@ -255,7 +256,9 @@ class _Player:
     def image(self) -> NDArray[np.uint8]:
         """Returns memory as the device has left it, at the plan's addresses."""
         self._memory.pull(0, len(self._memory.view))
-        return np.frombuffer(bytes(self._memory.view), np.uint8).copy()
+        image = self._plan.memory.copy()
+        image[: len(self._memory.view)] = np.frombuffer(bytes(self._memory.view), np.uint8)
+        return image
 
     def _counters(self) -> dict[str, int]:
         read = self._context.registers.read

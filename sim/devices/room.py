@@ -55,7 +55,10 @@ def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, r
     if any(plan.config != has for plan in plans):
         raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
     for plan in plans:
-        octets = len(plan.memory) + plan.ring.entries * OCTETS
+        entries = plan.completions
+        if has.sctp:  # the driver's queue for SCTP's owner
+            entries += max(entries, 1 << has.owner_entries.bit_length())
+        octets = plan.ring.address + entries * OCTETS
         if octets > room.memory:
             raise RegionError(
                 f"the board has {room.memory} octets of memory, but this needs {octets}:"

@@ -69,6 +69,11 @@ class Plan:
     #: The bus address of memory's first octet. All addresses except the ring's count from there.
     base: int = 0
 
+    @property
+    def completions(self) -> int:
+        """Entries of a completion queue, a power of two, that holds all messages of the plan."""
+        return 1 << _size(self.golden)
+
     def packets(self) -> list[Packet | Frame]:
         """Returns the packets and frames, in their order."""
         return [each for each in self.operations if isinstance(each, Packet | Frame)]
@@ -281,19 +286,8 @@ def _plan_device(
         for region in regions
         if region.endpoint in domains
     ]
-    # A ring with an entry for each segment never fills. The queue of SCTP's owner has to hold more
-    # than the device wants free.
-    owned = config.sctp and traffic.sctp is not None
-    segments = len(traffic.arrivals) + (len(traffic.sctp.arrivals) if traffic.sctp else 0)
-    size = min(_RING, max(1, segments.bit_length()))
-    if owned:
-        size = max(size, config.owner_entries.bit_length())
-    octets = (1 + owned) * completion.OCTETS << size
-    start = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
-    ring = Ring(start, size, config.completion_queues if owned else 0)
     golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
     host = _Replayer(config, golden, space, allotments, lengths)
-    host.carry_out(ring.command())
     for stream in streams:
         host.begin(stream)
     if isinstance(golden, SctpGolden):
@@ -318,6 +312,9 @@ def _plan_device(
                 for segment in happening.segments:
                     host.act(due.at(segment.endpoint, segment.order))
     host.finish()
+    # A driver has rings of its own, and so needs memory only up to the ring.
+    ring = _ring(golden, config, space, owned=config.sctp and traffic.sctp is not None)
+    host.operations[:0] = ring.program()
     memory = guard_octets(space.size)
     for allotment in allotments:
         memory[allotment.address : allotment.end] = allotment.region.fill
@@ -333,6 +330,21 @@ def _plan_device(
         golden,
         host.sent,
     )
+
+
+def _ring(golden: Golden, config: RnicConfig, space: Space, *, owned: bool) -> Ring:
+    """Allocates the rings: that of queue 0 and, where SCTP is ``owned``, that of its owner."""
+    size = _size(golden)
+    if owned:  # it has to hold more than the device wants free
+        size = max(size, config.owner_entries.bit_length())
+    octets = (1 + owned) * completion.OCTETS << size
+    address = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
+    return Ring(address, size, config.completion_queues if owned else 0)
+
+
+def _size(golden: Golden) -> int:
+    """Returns the base-2 logarithm of the entries of a ring that all messages fit in."""
+    return min(_RING, max(1, len(golden.deliveries).bit_length()))
 
 
 def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:

@@ -54,7 +54,8 @@ class SctpGolden(Golden):
         config: RnicConfig,
     ) -> None:
         self._sctp: set[int] = set()
-        self._ring: list[Expected] = []
+        #: The entries of both queues, in the order in which their causes arrive.
+        self.ring: list[Expected] = []
         self._waiting: dict[int, _Waiting] = {}
         self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
         self._diverted = 0
@@ -74,11 +75,11 @@ class SctpGolden(Golden):
 
     @property
     def entries(self) -> int:
-        return len(self._ring)
+        return len(self.ring)
 
     def sequences(self) -> dict[Sequence, list[Expected]]:
         found: dict[Sequence, list[Expected]] = {}
-        for entry in self._ring:
+        for entry in self.ring:
             found.setdefault(self.sequence(entry.completion), []).append(entry)
         return found
 
@@ -87,7 +88,9 @@ class SctpGolden(Golden):
             return CHUNKS
         if entry.kind is Kind.SESSION:
             return ("session event", entry.stream)
-        if entry.kind is Kind.CONTROL or entry.stream in self._sctp:
+        if entry.kind is Kind.CONTROL:
+            return ("control message", entry.stream)
+        if entry.stream in self._sctp:
             return ("delivery", entry.stream)
         return super().sequence(entry)
 
@@ -107,7 +110,7 @@ class SctpGolden(Golden):
 
     def receive(self, arrival: Arrival) -> list[Delivery]:
         delivered = super().receive(arrival)
-        self._ring += delivered
+        self.ring += delivered
         return delivered
 
     def frame(self, step: Incoming) -> list[Delivery]:
@@ -129,7 +132,7 @@ class SctpGolden(Golden):
                 packet = Completion(
                     1, kind=Kind.PACKET, length=len(step.items), cookie=step.end.number << 16
                 )
-                self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
+                self.ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
         return self.deliveries[before:]
 
     def _item(self, step: Incoming, end: End, item: Item, *, ends: bool) -> None:
@@ -166,7 +169,7 @@ class SctpGolden(Golden):
             cookie=item.ssn | end.number << 16,
             ends=ends,
         )
-        self._ring.append(Record(chunk, f"{where}, its chunk"))
+        self.ring.append(Record(chunk, f"{where}, its chunk"))
         self._deliver_all(self._receivers[number], delivered, item.stream)
         for each in item.outcome:
             self._tell(item.stream, each, where, step.frame)
@@ -210,14 +213,14 @@ class SctpGolden(Golden):
         arrivals = self._waiting[stream.number].arrivals
         for event in events:
             self._deliver(receiver, arrivals.pop(event.order), event)
-            self._ring.append(self.deliveries[-1])
+            self.ring.append(self.deliveries[-1])
 
     def _tell(self, stream: SctpStream, said: Control | Illegal, where: str, frame: int) -> None:
         if isinstance(said, Control):
             if said.function == Function.TERMINATE:
                 self._terminated[stream.number] = frame
             entry = Completion(1, kind=Kind.CONTROL, stream=stream.number, tag=int(said.function))
-            self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
+            self.ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
         else:
             entry = Completion(
                 1, kind=Kind.SESSION, status=said.reason, stream=stream.number, tag=int(said.state)
@@ -225,7 +228,7 @@ class SctpGolden(Golden):
             # The Terminate of the same frame may have its turn after the event.
             same = self._terminated.get(stream.number) == frame
             before = _BEFORE.get(said.state) if same else None
-            self._ring.append(Record(entry, f"{where}, its session", before))
+            self.ring.append(Record(entry, f"{where}, its session", before))
 
     def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
         self._diverted += 1

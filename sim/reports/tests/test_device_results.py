@@ -344,7 +344,7 @@ def test_the_port_has_the_rate_that_is_asked_for(
 
 
 def test_without_a_capture_a_board_plays_what_fits_it(sim: SimTransport) -> None:
-    with VirtualBoard(sim, memory=1 << 14) as board:
+    with VirtualBoard(sim, memory=1 << 15) as board:
         result = compared("--on", "board", "--port", board.port)
         assert result.exit_code == 0, result.output
         assert "agree: board and golden model at 64 bits" in result.stdout

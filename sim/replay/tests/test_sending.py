@@ -54,7 +54,7 @@ def test_what_kernels_sent_is_what_the_model_sends(path: Path) -> None:
 #: How many segments of public captures differ, because their senders do not conform. The first one
 #: sends DV 0, where RFC 5041 section 4.1 says: "This field MUST be set to one to indicate the
 #: version of the specification". The others number the messages of all queues together, where
-#: section 4.3 says of each queue: "The initial value for MSN MUST be one." The last one also has its
+#: section 4.3 says of each queue: "The initial value for MSN MUST be one." The last one has its
 #: markers elsewhere than "at every 512th octet of the TCP octet stream" (RFC 5044 section 4.3).
 NOT_CONFORMING = {"uiwarp-8cdd2a5": 1, "read": 2, "read_write_long_run": 21,
                   "read_write_long_run_mrkr": 37}  # fmt: skip

@@ -28,7 +28,7 @@ class Answers(wiring.Component):
     A response other than OKAY sets its queue's bit in ``failed``; from then on the queue's count
     stays.
 
-    Latency: 7 cycles from a response to ``found``, 5 to ``failed``. Throughput: one response per
+    Latency: 8 cycles from a response to ``found``, 6 to ``failed``. Throughput: one response per
     cycle. Reset: the counts stay; no queue has failed and no response is expected. Errors: see
     above.
 
@@ -253,7 +253,7 @@ class CompletionQueues(wiring.Component):
     begins at its first entry, with phase 1, and all its indices 0. Until then it is in
     ``host.restarting``, and takes no entry.
 
-    Latency: 9 cycles from ``i`` to ``bus.w``, 11 to ``bus.aw``; 7 from the response to
+    Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``; 8 from the response to
     ``host.found``. Throughput: one completion every max(1, 256 / width) cycles, also of one queue,
     if the response arrives within the time of ``config.outstanding`` completions. Reset: no queue
     may have an entry on the bus; the host has to write the settings of all queues. Errors: a

@@ -30,7 +30,7 @@ from ...hdl.lib.crc32c import differences
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import Completion
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, QUEUE_OVERRUN, WAITING
 from ...hdl.spec.stag import Access
 from ..capture.capture import Endpoint
 from ..capture.streams import QUEUES, Arrival, Stream, Tagged
@@ -437,6 +437,13 @@ class _Golden(Golden):
     def sequence(self, entry: Completion) -> Sequence:
         return "completion", int(entry.stream in self.apart)
 
+    def overrun(self, arrival: Arrival) -> None:
+        """Drops the last message, because its completion queue has no room."""
+        self.deliveries.pop()
+        self._receivers[arrival.stream.number].counts.delivered -= 1
+        # The event names the stream alone.
+        self._fail(replace(arrival, position=0), QUEUE_OVERRUN, b"", 0)
+
 
 class _Host(Host):
     """Changes tables during traffic that the change does not concern.
@@ -820,8 +827,8 @@ class _Draw:
     def _rate(self, stalls: Stalls) -> list[Rate]:
         """Sends segments right after each other, if nothing stalls the RNIC.
 
-        A segment takes as many cycles as it has beats in its packet or on the bus, whichever is
-        more.
+        A segment without markers takes as many cycles as it has beats in its packet or on the bus,
+        whichever is more.
         """
         rng, host, octets = self._rng, self._host, self._config.octets
         rates: list[Rate] = []
@@ -836,7 +843,7 @@ class _Draw:
                 for each in self._registered.values()
                 if each.region in usable and each.pages is None and each.length > 2000
             ]
-            if not found:
+            if not found or peer.stream.markers:
                 continue
             allotment = rng.choice(found)
             region, part = allotment.region, self._part(allotment.region)
@@ -875,10 +882,27 @@ class _Draw:
             host.drain()
         # The ring becomes full, or nearly; and a slow bus gets as many completions as it may owe.
         host.operations.append(Pause())
-        self._deliver(number, min(ring.entries, 3 * self._config.outstanding))
+        messages = min(ring.entries, 3 * self._config.outstanding)
+        self._deliver(number, messages)
+        if messages == ring.entries:
+            self._overrun(number)
         host.operations += [Wait(slack), Resume()]
         host.drain()
         return moderated
+
+    def _overrun(self, number: int) -> None:
+        """Sends a message without payload for which the ring has no room."""
+        host, peer = self._host, self._peers[number]
+        host.drain()
+        position = peer.sender.position
+        octets = peer.sender.send(TaggedHeader(0, 0, True).encode())
+        (arrival,) = self._arrivals(peer, octets, position)
+        host.packets += 1
+        host.streams[number] = host.packets
+        self._golden.receive(arrival)
+        self._golden.overrun(arrival)
+        host.send(Packet(number, position & _HALF, octets))
+        host.drain()
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
         """Disables the ring while completions wait for their responses. The ring begins anew only

@@ -6,7 +6,8 @@ The model knows no time, no threads and no sockets. Its modules are:
 * ``mpa``: RFC 5044 and RFC 6581, the framing of DDP Segments in a TCP stream;
 * ``tcp``: the part of RFC 9293 that a board implements;
 * ``sctp``: the part of RFC 9260 that RFC 5043 needs;
-* ``rdmap``: the part of RFC 5040 that decides where octets are placed.
+* ``rdmap``: the part of RFC 5040 that decides where octets are placed;
+* ``send``: work requests, of the layout that :mod:`~...hdl.spec.send` declares, as DDP Segments.
 
 The model has its own codecs, written with ``struct``, so that it cannot share a mistake with the
 gateware.

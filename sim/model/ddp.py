@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 from ...hdl.spec.ddp import (
@@ -64,7 +64,7 @@ class DataSource:
     ----------
     mulpdu
         Octets of the longest segment that the LLP accepts, header included. The value may change
-        between messages (section 3 item 1).
+        between segments: section 3 item 1 has DDP "adapt as MULPDU changes come about".
     """
 
     def __init__(self, mulpdu: int) -> None:
@@ -73,14 +73,20 @@ class DataSource:
 
     def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Returns the segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
+        return list(self.begin_tagged(stag, to, message, rsvdulp=rsvdulp))
+
+    def begin_tagged(
+        self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0
+    ) -> Iterator[bytes]:
+        """Begins a Tagged DDP Message; its segments are cut as the caller takes them."""
         if to + len(message) > 1 << 64:
             raise ProtocolError(
                 f"a message of {len(message)} octets at TO {to:#x} must not wrap", TO_WRAP
             )
-        return [
+        return (
             TaggedHeader(stag, to + offset, last, rsvdulp).encode() + payload
             for offset, payload, last in self._slices(message, TaggedHeader.size)
-        ]
+        )
 
     def untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Returns an Untagged DDP Message's segments, in increasing MO order, with the queue's next
@@ -89,29 +95,39 @@ class DataSource:
         Section 4.3: "The initial value for MSN MUST be one. The MSN value MUST wrap to 0 after a
         value of 0xFFFFFFFF."
         """
+        return list(self.begin_untagged(qn, message, rsvdulp=rsvdulp))
+
+    def begin_untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> Iterator[bytes]:
+        """Begins an Untagged DDP Message; its segments are cut as the caller takes them."""
         msn = self._msn.get(qn, 1)
-        segments = [
+        self._msn[qn] = (msn + 1) % _MSN
+        return (
             UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
             for offset, payload, last in self._slices(message, UntaggedHeader.size)
-        ]
-        self._msn[qn] = (msn + 1) % _MSN
-        return segments
+        )
 
     def set_msn(self, qn: int, msn: int) -> None:
         """Sets the MSN of a queue's next message, for a stream taken over from another sender."""
         self._msn[qn] = msn
 
-    def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
-        room = self.mulpdu - header
-        if room < 1:
-            raise ValueError(
-                f"MULPDU must be more than the header's {header} octets, not {self.mulpdu!r}"
-            )
+    def _slices(self, message: bytes, header: int) -> Iterator[tuple[int, bytes, bool]]:
+        """Returns an iterator of each segment's offset, payload, and whether it is the last."""
         if len(message) >= 1 << 32:
             raise ValueError(f"ULP Message Length must be less than 2^32, not {len(message)}")
+        return self._cut(message, header)
+
+    def _cut(self, message: bytes, header: int) -> Iterator[tuple[int, bytes, bool]]:
         # "A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment."
-        for offset in range(0, max(len(message), 1), room):
-            yield offset, message[offset : offset + room], offset + room >= len(message)
+        offset, last = 0, False
+        while not last:
+            room = self.mulpdu - header
+            if room < 1:
+                raise ValueError(
+                    f"MULPDU must be more than the header's {header} octets, not {self.mulpdu!r}"
+                )
+            last = offset + room >= len(message)
+            yield offset, message[offset : offset + room], last
+            offset += room
 
 
 # --- Data Sink: the checks of section 7.1 --------------------------------------------------------

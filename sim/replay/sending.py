@@ -1,32 +1,42 @@
 """Sends by the golden model what the senders of a capture sent, and compares octet for octet.
 
-The capture shows only what a sender sent. The messages that it posted are derived from that: their
-octets, Steering Tag and offset or queue, and the MULPDU before each segment. The model then makes
-the segments of these messages: Last, TO, MSN, MO, and the FPDUs with markers and CRC (RFC 5041
-section 5.2, RFC 5044 section 4), or the DATA chunks with their DDP-SSNs (RFC 5043 section 5).
+The capture shows only what a sender sent. The work requests that it posted are derived from that:
+their octets, in pieces or inline, Steering Tag and offset or queue, and the MULPDU before each
+segment. The model then makes the segments of these messages: Last, TO, MSN, MO, and the FPDUs with
+markers and CRC (RFC 5041 section 5.2, RFC 5044 section 4), or the DATA chunks with their DDP-SSNs
+(RFC 5043 section 5).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+from ...hdl.spec.send import Flag, Kind, Message, Piece
 from ..capture.sctp_traffic import SctpArrival
 from ..capture.streams import MARKER_SPACING, Arrival, Stream
 from ..capture.traffic import Traffic
 from ..model.ddp import DataSource, decode_segment
 from ..model.events import ProtocolError
-from ..model.header import Header, TaggedHeader
+from ..model.header import Header, TaggedHeader, UntaggedHeader
+from ..model.memory import Memory, Region
 from ..model.mpa import MpaSender
+from ..model.rdmap import Opcode, QueueNumber, ReadRequest, opcode
 from ..model.sctp import DataChunk, Ppid
+from ..model.send import SendQueue
 from .differences import Difference
 
 __all__ = ["Sent", "send"]
 
 #: Octets of a DATA chunk's header, and of the DDP-SSN after it.
 _CHUNK, _SSN = 16, 2
+#: Where the octets of messages lie that are not posted inline, and the most octets of those that
+#: are: an RDMA Write of 64 octets fits.
+REGION = Region(stag=0x5E4D00, to=0x1000, length=0, pd=0)
+INLINE = 64
 #: Octets of ULPDU_Length, of a marker, and of an FPDU's CRC.
 _LENGTH, _MARKER, _CRC = 2, 4, 4
 
@@ -40,7 +50,9 @@ class Sent:
     messages, segments
         How many were sent again.
     mulpdu
-        Octets of the longest segment.
+        The largest MULPDU. It is derived: the octets of the longest segment.
+    falls
+        How often the MULPDU became smaller. Without a fall, one MULPDU explains all segments.
     padded
         FPDUs whose PAD is not zero, which the sender may choose.
     left_out
@@ -52,6 +64,7 @@ class Sent:
     messages: int = 0
     segments: int = 0
     mulpdu: int = 0
+    falls: int = 0
     padded: int = 0
     left_out: int = 0
     differences: list[Difference] = field(default_factory=list)
@@ -81,7 +94,6 @@ class _Message:
 
     header: Header
     segments: list[Arrival]
-    sizes: list[int]
     octets: bytes
 
     def continues(self, header: Header) -> bool:
@@ -93,20 +105,50 @@ class _Message:
         )  # fmt: skip
 
 
-class _DataSource(DataSource):
-    """A Data Source whose MULPDU may change between the segments of a message (RFC 5041 section 3
-    item 1): ``sizes`` has the payload's octets in each.
+class Posted(NamedTuple):
+    """A work request, as a capture's sender may have posted it.
+
+    Attributes
+    ----------
+    message
+        The work request. Its pieces, if any, lie in the region of ``REGION``, and cover it.
+    octets
+        The octets of that region: those of the message, or none.
     """
 
-    sizes: Sequence[int] = ()
+    message: Message
+    octets: bytes
 
-    def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
-        self.mulpdu = header + max(1, *self.sizes)
-        slices = [*super()._slices(message, header)]
-        if [len(payload) for _, payload, _ in slices] == [*self.sizes]:
-            return slices
-        starts = [0, *accumulate(self.sizes)]
-        return [(start, message[start:end], end == len(message)) for start, end in pairwise(starts)]
+
+def _posted(header: Header, octets: bytes) -> Posted:
+    """Returns the work request of a message. Read Requests are posted as READ, short messages
+    inline, and longer ones in three pieces.
+    """
+    values: dict[str, Any]
+    if isinstance(header, TaggedHeader):
+        values = {"kind": Kind.TAGGED, "stag": header.stag, "to": header.to}
+        values["rsvdulp"] = header.rsvdulp << 32
+    elif _is_read_request(header, octets):
+        request = ReadRequest.decode(octets)
+        sink = Piece(request.sink_stag, request.length, request.sink_to)
+        values = {"kind": Kind.READ, "stag": request.source_stag, "to": request.source_to}
+        values["rsvdulp"] = header.rsvdulp
+        return Posted(Message(pieces=(sink,), **values), b"")
+    else:
+        values = {"kind": Kind.UNTAGGED, "qn": header.qn, "rsvdulp": header.rsvdulp}
+    if len(octets) <= INLINE:
+        return Posted(Message(flags=Flag.INLINE, octets=octets, **values), b"")
+    # The ends of pieces lie anywhere in beats and in segments.
+    ends = 0, len(octets) // 3, len(octets) * 7 // 9, len(octets)
+    pieces = tuple(
+        Piece(REGION.stag, end - start, REGION.to + start) for start, end in pairwise(ends)
+    )
+    return Posted(Message(pieces=pieces, **values), octets)
+
+
+def _is_read_request(header: UntaggedHeader, octets: bytes) -> bool:
+    known = QueueNumber.READ_REQUEST, Opcode.READ_REQUEST, ReadRequest.SIZE
+    return (header.qn, opcode(header), len(octets)) == known
 
 
 class _Source(ABC):
@@ -114,10 +156,15 @@ class _Source(ABC):
 
     def __init__(self, stream: Stream) -> None:
         self.result = Sent(stream)
-        self._source = _DataSource(0)
+        self._begin()
         for qn, msn in stream.msns:
-            self._source.set_msn(qn, msn)
+            self._queue.source.set_msn(qn, msn)
         self._message: _Message | None = None
+
+    def _begin(self) -> None:
+        """Makes the stream's Data Source."""
+        self._memory = Memory()
+        self._queue = SendQueue(DataSource(self.result.mulpdu), self._memory)
 
     def take(self, arrival: Arrival) -> None:
         """Takes the next segment that was sent; with the last one of a message, sends that."""
@@ -130,9 +177,8 @@ class _Source(ABC):
         if message is None or not message.continues(header):
             if message is not None:
                 self._leave(message.segments)
-            message = self._message = _Message(header, [], [], b"")
+            message = self._message = _Message(header, [], b"")
         message.segments.append(arrival)
-        message.sizes.append(len(payload))
         message.octets += payload
         if header.last:
             self._message = None
@@ -141,22 +187,40 @@ class _Source(ABC):
     def _post(self, message: _Message) -> None:
         """Posts a message to the model, and compares the octets that it sends."""
         header = message.header
-        self._source.sizes = message.sizes
-        if isinstance(header, TaggedHeader):
-            segments = self._source.tagged(
-                header.stag, header.to, message.octets, rsvdulp=header.rsvdulp
-            )
-        elif header.mo:  # the capture begins within the message
-            self._source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
+        if isinstance(header, UntaggedHeader) and header.mo:
+            # The capture begins within the message.
+            self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
             self._leave(message.segments)
             return
-        else:
-            segments = self._source.untagged(header.qn, message.octets, rsvdulp=header.rsvdulp)
+        posted = _posted(header, message.octets)
+        self._memory.revoke(REGION.stag)
+        region = replace(REGION, length=len(posted.octets))
+        self._memory.register(region, bytearray(posted.octets))
+        self._queue.post(posted.message)
+        try:
+            segments = [self._send(arrival) for arrival in message.segments]
+        except ProtocolError:
+            self._leave(message.segments)
+            return
         self.result.messages += 1
         for arrival, segment in zip(message.segments, segments, strict=True):
             self.result.segments += 1
-            self.result.mulpdu = max(self.result.mulpdu, len(arrival.ulpdu))
             self._compare(arrival, segment)
+
+    def _send(self, arrival: Arrival) -> bytes:
+        """Returns the segment that the model sends with the MULPDU that the sender had.
+
+        A segment that is not the last one of its message fills the MULPDU. The last one fits in it.
+        """
+        source, length = self._queue.source, len(arrival.ulpdu)
+        header, payload = decode_segment(arrival.ulpdu)
+        if length > source.mulpdu or not header.last:
+            # The model needs room for one octet: a sender that sent none differs from it.
+            mulpdu = length + (not payload)
+            self.result.falls += mulpdu < source.mulpdu
+            self.result.mulpdu = max(self.result.mulpdu, mulpdu)
+            source.mulpdu = mulpdu
+        return self._queue.send() or b""
 
     def _leave(self, segments: Iterable[Arrival]) -> None:
         """Counts segments that are not sent again."""
@@ -232,7 +296,7 @@ class _Sctp(_Source):
         if arrival.session != self._session:
             # A control message has DDP-SSN 0, and every message queue begins with MSN 1.
             self._session, self._next = arrival.session, 1
-            self._source = _DataSource(0)
+            self._begin()
         super().take(arrival)
 
     def _skip(self, arrival: Arrival) -> None:

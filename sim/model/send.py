@@ -1,0 +1,88 @@
+"""The send ring of a stream: work requests become DDP Segments, one at a time (RFC 5041 section
+5.2, RFC 5040 section 4.4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ...hdl.spec.send import Kind, Message, Piece
+from .ddp import DataSource
+from .events import ProtocolError
+from .memory import Memory
+from .rdmap import QueueNumber, ReadRequest
+
+__all__ = ["SendQueue"]
+
+
+class SendQueue:
+    """Sends the messages that were posted to one DDP Stream, in the order in which they were
+    posted.
+
+    Parameters
+    ----------
+    source
+        The stream's Data Source. Its ``mulpdu`` may change between any two segments.
+    memory
+        The regions that the pieces of messages name.
+    stream, pd
+        DDP Stream ID and Protection Domain ID of the stream.
+    """
+
+    def __init__(self, source: DataSource, memory: Memory, *, stream: int = 0, pd: int = 0) -> None:
+        self.source = source
+        self.memory = memory
+        self.stream = stream
+        self.pd = pd
+        self._posted: deque[Message] = deque()
+        self._segments: Iterator[bytes] = iter(())
+
+    def post(self, message: Message) -> None:
+        """Adds a message."""
+        if message.kind is Kind.CONTROL:
+            raise ValueError("A CONTROL message must be sent by the session, not by its stream")
+        self._posted.append(message)
+
+    def send(self) -> bytes | None:
+        """Returns the next segment, or None if all messages have been sent.
+
+        Raises
+        ------
+        ProtocolError
+            The stream may not read a piece of the next message, of which nothing is sent.
+        """
+        while (segment := next(self._segments, None)) is None:
+            if not self._posted:
+                return None
+            self._segments = self._begin(self._posted.popleft())
+        return segment
+
+    def _begin(self, message: Message) -> Iterator[bytes]:
+        if message.kind is Kind.READ:
+            (sink,) = message.pieces
+            # The sink's STag goes to the peer, which checks nothing of it.
+            request = ReadRequest(sink.stag, sink.to, sink.length, message.stag, message.to)
+            return self.source.begin_untagged(
+                QueueNumber.READ_REQUEST, request.encode(), rsvdulp=message.rsvdulp
+            )
+        octets = message.octets or b"".join(map(self._read, message.pieces))
+        if message.kind is Kind.TAGGED:
+            return self.source.begin_tagged(
+                message.stag, message.to, octets, rsvdulp=message.rsvdulp >> 32
+            )
+        return self.source.begin_untagged(message.qn, octets, rsvdulp=message.rsvdulp)
+
+    def _read(self, piece: Piece) -> bytes:
+        if not piece.length:
+            return b""
+        region = self.memory.lookup(piece.stag)
+        if region is None or not region.allows(stream=self.stream, pd=self.pd):
+            raise ProtocolError(f"STag {piece.stag:#010x} must be valid for stream {self.stream}")
+        start = piece.to - region.to
+        if not 0 <= start <= region.length - piece.length:
+            raise ProtocolError(
+                f"a piece of {piece.length} octets at TO {piece.to:#x} must lie in the region of"
+                f" STag {piece.stag:#010x}"
+            )
+        return self.memory.octets(region.stag)[start : start + piece.length]

@@ -340,7 +340,7 @@ def _polled(chunk: Chunk, outcome: Outcome) -> dict[int, int]:
 
 
 def _late_writes(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
-    """Yields writes and responses after the RNIC says that none is to come."""
+    """Yields the writes and responses that follow although the RNIC says that none does."""
     payload = np.concatenate((outcome.writes["cycle"], outcome.responses))
     payload, every = np.sort(payload), np.sort(np.append(payload, outcome.delivered))
     packets = np.append(outcome.taken["first"], outcome.cycles)

@@ -372,8 +372,12 @@ def test_segments_that_take_too_many_cycles_are_a_difference() -> None:
     number = next(each for each in range(20) if draw(config, traffic, each, 1).rates)
 
     def delay(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        outcome.writes = outcome.writes.copy()
-        outcome.writes["cycle"] += np.arange(len(outcome.writes), dtype=np.uint64)
+        outcome.cycles *= 2
+        for name in ("polled", "responses", "delivered", "interrupts"):
+            setattr(outcome, name, getattr(outcome, name) * 2)
+        outcome.writes, outcome.taken = outcome.writes.copy(), outcome.taken.copy()
+        for column in (outcome.writes["cycle"], outcome.taken["first"]):
+            column *= 2
 
     failure = soak(Spoiled(delay), config, traffic, 1, only=number).failure
     assert failure and "rate" in {each.what for each in failure.differences}

@@ -116,6 +116,9 @@ class InterruptModeration(wiring.Component):
         m.d.comb += [
             counts.eq((at[5] < queues) & ~(stale | hits)[5]),
             fires.eq(counts & some[1] & (enough[1] | late) & armed.bit_select(last, 1)),
+        ]
+        # The stamp is written before the queue's next turn.
+        m.d.sync += [
             stamps.write.valid.eq(counts & ~seen.bit_select(last, 1)),
             stamps.write.payload.address.eq(last),
             stamps.write.payload.data.eq(now),

@@ -28,7 +28,7 @@ class Answers(wiring.Component):
     A response other than OKAY sets its queue's bit in ``failed``; from then on the queue's count
     stays.
 
-    Latency: 7 cycles from a response to ``found``, 5 to ``failed``. Throughput: one response per
+    Latency: 8 cycles from a response to ``found``, 6 to ``failed``. Throughput: one response per
     cycle. Reset: the counts stay; no queue has failed and no response is expected. Errors: see
     above.
 
@@ -253,7 +253,7 @@ class CompletionQueues(wiring.Component):
     begins at its first entry, with phase 1, and all its indices 0. Until then it is in
     ``host.restarting``, and takes no entry.
 
-    Latency: 9 cycles from ``i`` to ``bus.w``, 11 to ``bus.aw``; 7 from the response to
+    Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``; 8 from the response to
     ``host.found``. Throughput: one completion every max(1, 256 / width) cycles, also of one queue,
     if the response arrives within the time of ``config.outstanding`` completions. Reset: no queue
     may have an entry on the bus; the host has to write the settings of all queues. Errors: a
@@ -311,7 +311,7 @@ class CompletionQueues(wiring.Component):
         m.submodules.overrun = overrun = Stage(16)
         for source, sink in (
             (entries.o, writer.entries), (room.o, places.i), (places.o, writer.places),
-            (writer.begun, answers.begun), (room.overran, overruns.i), (overruns.o, overrun.i),
+            (writer.begun, answers.begun), (overruns.o, overrun.i),
             (overrun.o, wiring.flipped(self.overran)),
             (wiring.flipped(host.bind), room.bind), (wiring.flipped(host.settings), room.settings),
             (wiring.flipped(host.doorbell), room.doorbell),
@@ -338,11 +338,18 @@ class CompletionQueues(wiring.Component):
             room.stopped.eq(restart.stopped | answers.failed),
         ]
 
+        # Registers keep the decision near the tables that it changes.
+        issued = delayed(m, 1, room.issued, "issued")
+        m.d.sync += [
+            overruns.i.valid.eq(room.overran.valid),
+            overruns.i.payload.eq(room.overran.payload),
+        ]
+
         # A queue restarts in all tables in the same cycle.
         m.d.comb += [
             restart.written.valid.eq(host.settings.valid),
             restart.written.payload.eq(host.settings.payload.index),
-            restart.issued.eq(room.issued),
+            restart.issued.eq(issued),
             restart.answered.eq(answers.counted),
             restart.zero.ready.eq(room.zero.ready & answers.zero.ready),
             writer.answered.eq(answers.answered),
@@ -361,14 +368,15 @@ class CompletionQueues(wiring.Component):
         wiring.connect(m, wiring.flipped(self.bus.b), answers.b)
         if self.owned:
             m.submodules.owner = owner = OwnerRoom(config)
+            owned = config.completion_queues
             wiring.connect(m, wiring.flipped(host.settings), owner.settings)
             wiring.connect(m, wiring.flipped(host.doorbell), owner.doorbell)
             m.d.comb += [
                 owner.taken.eq(self.taken),
                 owner.recorded.eq(takes & (
                     (entry.kind == Kind.CHUNK) | (entry.kind == Kind.PACKET))),
-                owner.issued.eq(room.issued & (room.queue == config.completion_queues)),
-                owner.stopped.eq(room.stopped[config.completion_queues]),
+                owner.issued.eq(issued & (delayed(m, 1, room.queue, "queue") == owned)),
+                owner.stopped.eq(room.stopped[owned]),
                 self.owner_room.eq(owner.room),
             ]
         return m

@@ -123,9 +123,9 @@ class QueueRoom(wiring.Component):
 
     .. code-block:: text
 
-        cycle   0        2                        4                       5
+        cycle   0        2                        4                       6
         stream  lookup ─ its queue ─ lookup ───── settings, consumer ──── decision
-        stream     1: lookup ───────────────────────────────────────────── overrun before?
+        stream           lookup ───────────────────────────────────────── overrun before?
 
     A consumer index outside the entries that the queue holds leaves no room.
 
@@ -156,7 +156,7 @@ class QueueRoom(wiring.Component):
         An entry of this queue is to be written.
     """
 
-    LATENCY = 5
+    LATENCY = 6
 
     def __init__(self, config):
         self.config = config
@@ -207,36 +207,40 @@ class QueueRoom(wiring.Component):
         came_2 = delayed(m, 1, came_1, "came_1")
         valid = Signal(self.LATENCY)
         queue = Signal(range(queues))
-        silent, stopped = Signal(), Signal()
+        silent = Signal()
         m.d.comb += [
             bindings.address[0].eq(self.i.payload.stream),
             queue.eq(Mux(came_2.owner, config.completion_queues, bindings.data[0].queue)),
             settings.index[0].eq(queue),
             consumers.address[0].eq(queue),
             counts.index.eq(queue),
-            errors.index.eq(came_1.stream),
+            errors.index.eq(came_2.stream),
         ]
+        # Stops are looked at together with the count, which is set to 0 when a stop ends.
         queue_3 = delayed(m, 1, queue, "queue_2")
+        stopped = delayed(m, 2, self.stopped.bit_select(queue_3, 1), "stopped")
         m.d.sync += [
             valid.eq(Cat(self.i.valid, valid)),
             silent.eq(bindings.data[0].silent & came_2.tagged & ~came_2.owner),
-            stopped.eq(self.stopped.bit_select(queue_3, 1)),
         ]
 
         # The answers with and without the entry before it are both computed: whether that one is
         # written is known no earlier than they are.
-        entry, now = settings.entry[0], Signal(QueueSettings(config), reset_less=True)
+        entry = delayed(m, 1, settings.entry[0], "entry")
+        now = delayed(m, 1, entry, "entry_1")
         mask = Cat(entry.size > k for k in range(15))
         room, allowed, mute = Signal(), Signal(), Signal()
+        taken, before = Signal(16), Signal(16)
 
-        def fits(count):
-            return ~((count - consumers.data[0])[:16] & ~Cat(mask, C(0, 1))).any()
+        def fits(consumer):
+            return ~((counts.soon - consumer)[:16] & ~Cat(mask, C(0, 1))).any()
 
         m.d.sync += [
-            room.eq(Mux(counts.add & counts.again, fits(counts.count + 1), fits(counts.soon))),
+            taken.eq(consumers.data[0]),
+            before.eq(consumers.data[0] - 1),
+            room.eq(Mux(counts.add & counts.again, fits(before), fits(taken))),
             allowed.eq(entry.enable & ~stopped),
-            mute.eq(delayed(m, 1, silent, "silent")),
-            now.eq(entry),
+            mute.eq(delayed(m, 2, silent, "silent")),
         ]
         last = delayed(m, self.LATENCY - 2, came_2, "came_2")
         free, overruns = Signal(), Signal()
@@ -245,7 +249,7 @@ class QueueRoom(wiring.Component):
         m.d.comb += [
             free.eq(room & allowed),
             self.issued.eq(judges & free & (last.owner | (~errors.ended & ~mute))),
-            self.queue.eq(delayed(m, 2, queue_3, "queue_3")),
+            self.queue.eq(delayed(m, 3, queue_3, "queue_3")),
             counts.add.eq(self.issued),
             overruns.eq(judges & ~free & ~last.owner & ~errors.ended & ~mute),
             errors.update.eq(overruns | (valid[-1] & last.clear)),

@@ -17,10 +17,10 @@ class CountTable(wiring.Component):
 
     .. code-block:: text
 
-        cycle     0        2                3
+        cycle     0        3                4
         look-up   index    soon, again      count, add
 
-    Latency: 3 cycles from ``index`` to ``count``; 2 from ``look`` to ``found``, and 1 from ``add``
+    Latency: 4 cycles from ``index`` to ``count``; 2 from ``look`` to ``found``, and 1 from ``add``
     to a ``look`` that sees its effect. Throughput: one look-up per cycle. Reset: the counts stay;
     at first all are 0. Errors: none.
 
@@ -35,11 +35,11 @@ class CountTable(wiring.Component):
     -------
     index : In(range(depth))
     soon : Out(16)
-        The count of two cycles ago, without what the look-up just before it is about to add.
+        The count of three cycles ago, without what the look-up just before it is about to add.
     again : Out(1)
         That look-up before it reads the same count.
     count : Out(16)
-        The count of three cycles ago.
+        The count of four cycles ago.
     add : In(1)
         Adds one to it.
     zero : In(stream.Signature(range(depth)))
@@ -48,7 +48,7 @@ class CountTable(wiring.Component):
     look : In(range(depth)).array(looks), found : Out(16).array(looks)
     """
 
-    LATENCY = 3
+    LATENCY = 4
 
     def __init__(self, depth, *, looks=0):
         self.depth = depth
@@ -67,27 +67,31 @@ class CountTable(wiring.Component):
         m = Module()
         m.submodules.table = table = ForwardedTable(
             unsigned(16), self.depth, reads=1 + len(self.look))
-        # index[k] came k cycles ago. The table lacks the additions of the last three look-ups. Only
+        # index[k] came k cycles ago. The table lacks the additions of the last four look-ups. Only
         # an addition is forwarded: otherwise a count that was set to 0 would be lost.
-        index = [self.index, *(Signal(range(self.depth), name=f"index_{k}") for k in range(1, 5))]
-        second, third = Signal(), Signal()
+        index = [self.index, *(Signal(range(self.depth), name=f"index_{k}") for k in range(1, 6))]
+        second, third, fourth = Signal(), Signal(), Signal()
         added, became = Signal(2), [Signal(16, name=f"became_{k}") for k in range(2)]
+        known, next_one = Signal(16), Signal(16)
         m.d.sync += [
             *(later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)),
-            self.again.eq(index[1] == index[2]),
+            self.again.eq(index[2] == index[3]),
             second.eq(index[1] == index[3]),
             third.eq(index[1] == index[4]),
+            fourth.eq(index[1] == index[5]),
             added.eq(Cat(self.add, added)),
-            became[0].eq(self.count + 1),
+            became[0].eq(next_one),
             became[1].eq(became[0]),
-            self.count.eq(Mux(self.add & self.again, self.count + 1, self.soon)),
+            self.soon.eq(Mux(self.add & second, next_one, known)),
+            self.count.eq(Mux(self.add & self.again, next_one, self.soon)),
         ]
         m.d.comb += [
             table.address[0].eq(self.index),
-            self.soon.eq(Mux(second & added[0], became[0],
-                             Mux(third & added[1], became[1], table.data[0]))),
+            next_one.eq(self.count + 1),
+            known.eq(Mux(third & added[0], became[0],
+                         Mux(fourth & added[1], became[1], table.data[0]))),
             table.write.valid.eq(added[0] | self.zero.valid),
-            table.write.payload.address.eq(Mux(added[0], index[4], self.zero.payload)),
+            table.write.payload.address.eq(Mux(added[0], index[5], self.zero.payload)),
             table.write.payload.data.eq(Mux(added[0], became[0], 0)),
             self.zero.ready.eq(~added[0]),
         ]

@@ -32,7 +32,7 @@ class Placed(Harness):
     Bounded: for the first ``DEPTH`` cycles.
     """
 
-    DEPTH = 11
+    DEPTH = 12
 
     def rules(self, m):
         dut, config = self.dut, self.dut.config
@@ -72,23 +72,23 @@ class Placed(Harness):
         self.assume(if_(zeroes, calm))
         self.assume(if_(self.past(zeroes & ~dut.zero.ready), zeroes))
 
-        # The completion of five cycles ago, and the decision that it needs now.
+        # The completion of six cycles ago, and the decision that it needs now.
         target = Mux(came.owner, config.completion_queues, owned.queue)
-        mine = self.past(dut.i.valid & ~came.clear & (target == queue), 5)
-        clears = self.past(dut.i.valid & came.clear, 5)
-        stream = self.past(number, 5)
-        owner = self.past(came.owner, 5)
-        silent = self.past(owned.silent & came.tagged & ~came.owner, 5)
-        size, base = self.past(settings.size, 3), self.past(settings.base, 3)
-        allowed = self.past(shown, 3) & ~self.past(stopped, 2)
+        mine = self.past(dut.i.valid & ~came.clear & (target == queue), 6)
+        clears = self.past(dut.i.valid & came.clear, 6)
+        stream = self.past(number, 6)
+        owner = self.past(came.owner, 6)
+        silent = self.past(owned.silent & came.tagged & ~came.owner, 6)
+        size, base = self.past(settings.size, 4), self.past(settings.base, 4)
+        allowed = self.past(shown, 4) & ~self.past(stopped, 3)
         count, ended = Signal(16), Signal(config.streams)
-        used = (count - self.past(latest, 3))[:16]
+        used = (count - self.past(latest, 4))[:16]
         free = allowed & (used < (1 << size))
         over = ended.bit_select(stream, 1)
         # A count that was just set to 0 is not looked at: nothing is written then.
         expected = free & (owner | (~over & ~silent))
         place = dut.o.payload
-        self.always(dut.o.valid == self.past(dut.i.valid & ~came.clear, 5), "one place for each")
+        self.always(dut.o.valid == self.past(dut.i.valid & ~came.clear, 6), "one place for each")
         self.always(if_(mine, place.written == expected), "written exactly if there is room")
         self.always(if_(mine, place.queue == queue), "its queue")
         with m.If(mine & place.written):

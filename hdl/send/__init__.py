@@ -1,1 +1,1 @@
-"""Sends (RFC 5041 section 5.2): turns work requests into segments and the reads of their octets."""
+"""Sends messages: takes turns, cuts segments, reports ends (RFC 5041 section 5.2)."""

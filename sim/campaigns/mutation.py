@@ -183,10 +183,8 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mut
                 write(kept, _mutate(design, mutants, seed, Path(folder)))
     text = kept.read_text(encoding="utf-8")
     listed, _, verilog = text.partition("\n\n")
-    lines = (line.removeprefix("// ").partition(": ") for line in listed.splitlines())
-    return verilog, [
-        Mutant(number, command, block) for number, (block, _, command) in enumerate(lines, 1)
-    ]
+    lines = (re.split(": | ", line.removeprefix("// "), maxsplit=2) for line in listed.splitlines())
+    return verilog, [Mutant(int(number), command, block) for block, number, command in lines]
 
 
 #: yosys' commands that flatten and reduce the netlist. The port ``rst`` stays, unused.
@@ -229,7 +227,7 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         command
         for command in listed
         if not _CLOCK.search(command) and not _changes_nothing(command, cells)
-    ][:mutants]
+    ]
     if not commands:
         raise ToolError("yosys found nothing to mutate")
     bits = len(commands).bit_length()
@@ -242,8 +240,16 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     )
     _yosys(folder, "script mutate.ys")
     block_of = _blocks(design, flat)
-    comments = "".join(f"// {block_of(command)}: {command}\n" for command in commands)
-    return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
+    verilog = (folder / "out.v").read_text(encoding="utf-8")
+    # yosys removes the mutants of bits that nothing reads, such as a field of one of a memory's
+    # reads.
+    there = {int(number, 16) for number in re.findall(rf"\b{SELECT} == \d+'h([0-9a-f]+)", verilog)}
+    comments = [
+        f"// {block_of(command)}: {number} {command}\n"
+        for number, command in enumerate(commands, 1)
+        if number in there
+    ]
+    return f"{''.join(comments[:mutants])}\n{verilog}"
 
 
 def _changes_nothing(command: str, cells: Mapping[str, tuple[str, str]]) -> bool:

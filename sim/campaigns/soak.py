@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from ...hdl.lib.crc32c import differences
 from ...hdl.spec import commands, regs
+from ...hdl.spec.completion import Completion
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, QUEUE_OVERRUN, WAITING
 from ...hdl.spec.stag import Access
 from ..capture.capture import Endpoint
 from ..capture.streams import QUEUES, Arrival, Stream, Tagged
@@ -54,7 +55,7 @@ from ..engines.engine import (
 from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MARKER_SPACING, MpaSender
 from ..replay.differences import Difference, find_differences
-from ..replay.expectation import Golden, Pages
+from ..replay.expectation import Expected, Golden, Pages, Sequence
 from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
 from ..replay.plan import Plan
 from ..replay.regions import Region, slot
@@ -103,6 +104,9 @@ _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 
 #: Rounds of a chunk in which interrupts are moderated, and the longest timeout in cycles that is
 #: waited for. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
 _ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
+#: Loads of a chunk whose rate is measured, segments of each, and the cycles by which its first or
+#: last segment may be held up. The bus responds after at most ``_PROMPT`` cycles then.
+_RATES, _IN_A_ROW, _FILL, _PROMPT = 3, 100, 64, 30
 #: Responses of the registers' bus to refused accesses: SLVERR, DECERR.
 _READ_ONLY, _NO_REGISTER = 2, 3
 #: Windows of registers that hold the arguments of commands.
@@ -130,6 +134,30 @@ class Moderated:
     timeout: int
 
 
+@dataclass(frozen=True)
+class Still:
+    """A poll after which the RNIC writes no payload until the next packet.
+
+    With ``idle`` the poll finds STATUS.idle, and the RNIC writes no completion either. Otherwise
+    the poll finds that a revocation is done.
+    """
+
+    poll: int  # its place among the operations
+    idle: bool
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Segments that follow each other without stalls, between two polls that find STATUS.idle.
+
+    From the first write to the last one they take no more than ``cycles`` cycles.
+    """
+
+    first: int  # the places of the polls among the operations
+    last: int
+    cycles: int
+
+
 @dataclass
 class Chunk:
     """A run of its own, with its settings."""
@@ -140,9 +168,11 @@ class Chunk:
     segments: int  # without those of the ``closing`` packets
     #: How many wrong segments of each kind there are; of tiny ones, how many packets.
     wrong: Counter[str]
-    #: The moderation that the last packets, ``closing`` in number, test.
+    #: The moderation and the rate that the last packets, ``closing`` in number, test.
     moderated: list[Moderated]
+    rates: list[Rate]
     closing: int
+    still: list[Still]
 
 
 @dataclass(frozen=True)
@@ -263,7 +293,11 @@ def run_chunk(
         tally.deliveries += outcome.counters["DELIVERED"]
         tally.errors += outcome.counters["ERRORS"]
         tally.cycles += outcome.cycles
-    differences = find_differences(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
+    differences = find_differences(chunk.plan, outcome, memory) or [
+        *_interrupts(chunk, outcome),
+        *_late_writes(chunk, outcome),
+        *_slow(chunk, outcome),
+    ]
     return Failure(number, chunk.segments, differences) if differences else None
 
 
@@ -287,6 +321,61 @@ def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
                 f"in cycle {due}, or up to {slack} cycles later",
                 "none" if got is None else f"in cycle {got}",
                 got,
+            )
+
+
+def _polled(chunk: Chunk, outcome: Outcome) -> dict[int, int]:
+    """Returns the cycle in which each poll succeeded, by its place among the operations."""
+    cycles = iter(outcome.polled.tolist())
+    found = {}
+    for place, each in enumerate(chunk.plan.operations):
+        if isinstance(each, Poll):
+            found[place] = next(cycles)
+        elif isinstance(each, Meanwhile):
+            # These polls may succeed after later ones, but before the next one that is looked up.
+            for access in each.operations:
+                if isinstance(access, Poll):
+                    next(cycles)
+    return found
+
+
+def _late_writes(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
+    """Yields the writes and responses that follow although the RNIC says that none does."""
+    payload = np.concatenate((outcome.writes["cycle"], outcome.responses))
+    payload, every = np.sort(payload), np.sort(np.append(payload, outcome.delivered))
+    packets = np.append(outcome.taken["first"], outcome.cycles)
+    polled = _polled(chunk, outcome)
+    for each in chunk.still:
+        since = polled[each.poll]
+        following = packets[np.searchsorted(packets, since, "right")]
+        cycles = every if each.idle else payload
+        first, end = np.searchsorted(cycles, since, "right"), np.searchsorted(cycles, following)
+        late = cycles[first:end]
+        if len(late):
+            yield Difference(
+                "write",
+                f"after cycle {since}, in which the host reads that"
+                + (" nothing is in flight" if each.idle else " the revocation is done"),
+                "no write and no response",
+                f"{len(late)} of them, the first in cycle {late[0]}",
+                int(late[0]),
+            )
+
+
+def _slow(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
+    """Yields the segments that did not come at line rate."""
+    polled = _polled(chunk, outcome)
+    for each in chunk.rates:
+        begin, end = polled[each.first], polled[each.last]
+        cycles = outcome.writes["cycle"]
+        cycles = cycles[(cycles > begin) & (cycles < end)]
+        if cycles[-1] - cycles[0] > each.cycles:
+            yield Difference(
+                "rate",
+                f"the writes from cycle {cycles[0]} to {cycles[-1]}",
+                f"up to {each.cycles} cycles",
+                f"{cycles[-1] - cycles[0]} cycles",
+                int(cycles[-1]),
             )
 
 
@@ -331,6 +420,31 @@ class _Unkept(bytearray):
         """Forgets the octets."""
 
 
+class _Golden(Golden):
+    """The golden model of streams of which some have a completion queue of their own.
+
+    ``apart`` are the streams that complete in the second queue.
+    """
+
+    apart: frozenset[int] = frozenset()
+
+    def sequences(self) -> dict[Sequence, list[Expected]]:
+        found: dict[Sequence, list[Expected]] = {}
+        for each in self.deliveries:
+            found.setdefault(self.sequence(each.completion), []).append(each)
+        return found
+
+    def sequence(self, entry: Completion) -> Sequence:
+        return "completion", int(entry.stream in self.apart)
+
+    def overrun(self, arrival: Arrival) -> None:
+        """Drops the last message, because its completion queue has no room."""
+        self.deliveries.pop()
+        self._receivers[arrival.stream.number].counts.delivered -= 1
+        # The event names the stream alone.
+        self._fail(replace(arrival, position=0), QUEUE_OVERRUN, b"", 0)
+
+
 class _Host(Host):
     """Changes tables during traffic that the change does not concern.
 
@@ -366,6 +480,8 @@ class _Host(Host):
         self.asides = self.asides_over = 0
         self._aside_streams: set[int] = set()
         self._aside_slots: set[int] = set()
+        self.still: list[Still] = []
+        self.apart: dict[int, int] = {}  # the completion queue of each stream that has not queue 0
 
     def aside(
         self,
@@ -404,6 +520,12 @@ class _Host(Host):
         region = allotment.region
         self.golden.octets.setdefault(region, _Unkept(region.length))
         super().register(allotment)
+
+    def set_stream(
+        self, number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int = 0
+    ) -> None:
+        cq = self.apart.get(number, cq)
+        super().set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -479,13 +601,17 @@ class _Host(Host):
             # Completions are in order, and everything before a segment is over when the segment is.
             self.over = max(self.over, self._delivering[completions - 1] - 1)
 
-    def drain(self) -> None:
-        """Waits until nothing is in flight."""
-        self.operations.append(Drain())
+    def drain(self) -> int:
+        """Waits until nothing is in flight. Returns the place of the poll that finds this."""
+        self.end_aside()
+        self.operations += [until(idle=1), Drain()]
+        place = len(self.operations) - 2
+        self.still.append(Still(place, idle=True))
         self.over = self.packets
         self._room = self._beats
         if self._paused is None:
             self._returned = len(self._delivering)
+        return place
 
     def revoked(self) -> None:
         """Waits until a revocation is done."""
@@ -615,7 +741,7 @@ class _Draw:
             self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
         else:
             self._base = upper - self._crossing
-        self._golden = Golden((), domains, config)
+        self._golden = _Golden((), domains, config)
         page = rng.randrange(config.pages)
         self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
@@ -628,6 +754,11 @@ class _Draw:
             edges = range(1 << shift, _START + 1, (1 if shift == 21 else 2) << shift)
             self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
         self._numbers = rng.sample(range(config.streams), traffic.streams)
+        # Some streams complete in another queue.
+        self._second = rng.choice((0, rng.randrange(1, config.completion_queues)))
+        apart = rng.sample(self._numbers, len(self._numbers) // 2) if self._second else []
+        self._golden.apart = frozenset(apart)
+        self._host.apart = dict.fromkeys(apart, self._second)
         self._peers: dict[int, _Peer] = {}
         self._outsiders: dict[int, _Peer] = {}
         self._allotments: list[Allotment] = []
@@ -648,7 +779,9 @@ class _Draw:
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
         size = rng.choice((*range(6, 11), 6, 6, 6, rng.randint(11, 15)))
-        ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        second, octets = self._second, (1 + bool(self._second)) * 32 << size
+        address = self._base + self._space.take(octets, rng.choice((0, 32)), 64)
+        ring = Ring(address, size, second, self._golden.apart)
         host.entries = ring.entries
         self._interrupts = rng.random() < 0.3
         host.carry_out(
@@ -668,6 +801,7 @@ class _Draw:
         host.catch_up()
         host.revoked()
         packets, drawn = host.packets, self._segments
+        rates = self._rate(stalls)
         moderated = self._moderate(ring, _slack(stalls))
         self._end_ring(ring, stalls)
         plan = Plan(
@@ -685,7 +819,46 @@ class _Draw:
         size = self._config.octets
         places = (address // size * size for _, address in self._faulty.values())
         faults = [range(self._base + place, self._base + place + size) for place in places]
-        return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
+        closing = host.packets - packets
+        return Chunk(
+            plan, stalls, faults, drawn, self._wrongs, moderated, rates, closing, host.still
+        )
+
+    def _rate(self, stalls: Stalls) -> list[Rate]:
+        """Sends segments right after each other, if nothing stalls the RNIC.
+
+        A segment without markers takes as many cycles as it has beats in its packet or on the bus,
+        whichever is more.
+        """
+        rng, host, octets = self._rng, self._host, self._config.octets
+        rates: list[Rate] = []
+        if stalls.source or stalls.write or stalls.response or stalls.response_latency > _PROMPT:
+            return rates
+        for number in rng.choices(self._numbers, k=_RATES):
+            self._enable(number, 0)
+            peer = self._peers[number]
+            usable = self._writable(number, peer)
+            found = [
+                each
+                for each in self._registered.values()
+                if each.region in usable and each.pages is None and each.length > 2000
+            ]
+            if not found or peer.stream.markers:
+                continue
+            allotment = rng.choice(found)
+            region, part = allotment.region, self._part(allotment.region)
+            first = host.drain()
+            size, cycles = rng.choice((1, 16, 64, 256, 1440)), 0
+            for _ in range(_IN_A_ROW):
+                start = part.start + rng.randint(0, len(part) - size)
+                header = TaggedHeader(region.stag, (region.to + start) % _TO, False)
+                position = peer.sender.position
+                self._send(number, peer, [header.encode() + rng.randbytes(size)])
+                beats = -(-(peer.sender.position - position) // octets)
+                lane = (allotment.address + self._base + start) % octets
+                cycles += max(beats, -(-(lane + size) // octets))
+            rates.append(Rate(first, host.drain(), cycles + cycles // 50 + _FILL))
+        return rates
 
     def _moderate(self, ring: Ring, slack: int) -> list[Moderated]:
         """Makes the idle RNIC deliver messages while the host takes none, with moderated
@@ -701,18 +874,35 @@ class _Draw:
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
             timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
             moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
-            host.carry_out(commands.moderate(count, timeout))
+            host.carry_out(commands.moderate(count, timeout, queue=host.apart.get(number, 0)))
             host.drain()
             host.operations.append(Pause())
             self._deliver(number, messages)
             host.operations += [Wait(_WATCHED + slack), Resume()]
             host.drain()
-        # The ring becomes full, or nearly.
+        # The ring becomes full, or nearly; and a slow bus gets as many completions as it may owe.
         host.operations.append(Pause())
-        self._deliver(number, min(ring.entries, 64))
+        messages = min(ring.entries, 3 * self._config.outstanding)
+        self._deliver(number, messages)
+        if messages == ring.entries:
+            self._overrun(number)
         host.operations += [Wait(slack), Resume()]
         host.drain()
         return moderated
+
+    def _overrun(self, number: int) -> None:
+        """Sends a message without payload for which the ring has no room."""
+        host, peer = self._host, self._peers[number]
+        host.drain()
+        position = peer.sender.position
+        octets = peer.sender.send(TaggedHeader(0, 0, True).encode())
+        (arrival,) = self._arrivals(peer, octets, position)
+        host.packets += 1
+        host.streams[number] = host.packets
+        self._golden.receive(arrival)
+        self._golden.overrun(arrival)
+        host.send(Packet(number, position & _HALF, octets))
+        host.drain()
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
         """Disables the ring while completions wait for their responses. The ring begins anew only
@@ -722,7 +912,7 @@ class _Draw:
         self._enable(number, 0)
         self._deliver(number, min(ring.entries, 8))
         self._host.see(len(self._golden.deliveries))
-        self._host.carry_out(commands.disable_cq()[:-1])
+        self._host.carry_out(commands.disable_cq(self._host.apart.get(number, 0))[:-1])
         self._host.operations.append(Wait(_slack(stalls)))
         self._host.read("CQ_STATE", 0)
         self._host.read("CQ_PRODUCER", 0)
@@ -777,7 +967,8 @@ class _Draw:
             self._allotments.append(Allotment(region, address, pages))
             self._register(self._allotments[-1])
         for host in _HOSTS * _VAST:
-            length = (1 << rng.randint(32, 62)) + rng.getrandbits(rng.randint(1, 32))
+            bits = rng.randint(32, 62)
+            length = (1 << bits) + rng.getrandbits(rng.choice((bits, rng.randint(1, 32))))
             start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
             start = rng.choice((start, length - _PART))
             part = range(start, start + _PART)
@@ -895,6 +1086,40 @@ class _Draw:
         region = self._unregister(entry).region
         self._beside(lambda: self._host.revoke(region), slots=[entry])
         self._try([region])
+
+    def _revoke_under_way(self) -> None:
+        """Revokes a region while segments that passed its checks are on their way to memory.
+
+        The RNIC counts a segment as placed when it has passed the checks, and a revocation is done
+        when the bus has responded for all of them.
+        """
+        rng, host = self._rng, self._host
+        writers = [
+            (number, peer)
+            for number, peer in self._peers.items()
+            if self._golden.live(number) and peer.order.free
+        ]
+        if not writers:
+            return
+        number, peer = rng.choice(writers)
+        region = rng.choice(self._writable(number, peer))
+        entry = slot(region.stag, self._config.stags)
+        if not region.length:  # the stream has no region
+            return
+        host.drain()
+        part = self._part(region)
+        for _ in range(rng.randint(1, 60)):
+            length = min(rng.choice((1, 1, 8, 30)), len(part))
+            at = region.to + part.start + rng.randint(0, len(part) - length)
+            header = TaggedHeader(region.stag, at % _TO, True, rng.getrandbits(8))
+            if rng.random() < 0.1:  # then responses come apart, too
+                host.operations.append(Wait(rng.randrange(100)))
+            self._send(number, peer, [header.encode() + rng.randbytes(length)])
+        host.read("PLACED_SEGMENTS", self._golden.counters()["PLACED_SEGMENTS"])
+        self._unregister(entry)
+        host.revoke(region)
+        host.revoked()
+        host.still.append(Still(len(host.operations) - 1, idle=False))
 
     def _replace(self) -> None:
         """Rewrites an STag's entry with other rights or another key."""
@@ -1277,7 +1502,7 @@ class _Draw:
 
     def _count(self) -> None:
         """Reads all counters of the idle RNIC, which writes nothing for some time."""
-        host = self._host
+        rng, host = self._rng, self._host
         host.resume()
         host.drain()
         host.operations.append(Wait(40))
@@ -1287,7 +1512,10 @@ class _Draw:
             shift = 32 if half == "HI" else 0
             value = counters[whole] if half in ("LO", "HI") else counters[name]
             host.read(name, value >> shift & _HALF)
-        host.read("CQ_PRODUCER", len(self._golden.deliveries) & 0xFFFF)
+        number = rng.choice(self._numbers)
+        host.carry_out([commands.Write("CQ_INDEX", host.apart.get(number, 0))])
+        delivered = [each.completion.stream in host.apart for each in self._golden.deliveries]
+        host.read("CQ_PRODUCER", delivered.count(number in host.apart) & 0xFFFF)
 
     def _set_up_beside(self) -> None:
         """Sets up a stream that is in error, while packets of other streams arrive."""
@@ -1341,6 +1569,8 @@ class _Draw:
             self._replace_near()
         elif chance < 583 and self._bus_errors:
             self._bus_errors_at_once()
+        elif 583 <= chance < 589:
+            self._revoke_under_way()
 
     def _turn(self) -> int:
         """Returns the next stream: each in turn, a few of them, or any."""
@@ -1740,6 +1970,9 @@ class _Draw:
         length = rng.choice((1, 2, 100, 1 + self._size(), self._refused(TaggedHeader.size)))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
+        if rng.random() < 0.2:
+            # Vast regions are rare, and only their lengths have the upper bits.
+            region = max(usable, key=lambda each: rng.randrange(max(1, each.length >> 32)))
         if region in self._parts:
             length = max(length, 2)  # so that none is placed where there is no memory
         stag, to, end = region.stag, region.to, region.to + region.length

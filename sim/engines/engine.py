@@ -183,8 +183,9 @@ def until(**fields: int) -> Poll:
 class Ring:
     """The ring of completion queue 0: 2 to the power of ``size`` entries from a bus address on.
 
-    With ``owner``, the number of the queue of SCTP's owner, that queue's ring of the same size
-    follows. The operations program both once in a run, as :meth:`program` does. Only the engine
+    With ``owner``, the number of another queue, that queue's ring of the same size follows: of
+    SCTP's owner, for all that is no message, or of a client, for the messages of ``streams``. The
+    operations program both once in a run, as :meth:`program` does. Only the engine
     writes CQ_DOORBELL: when a quarter of a ring was taken, at every :class:`Drain`, and when an
     interrupt says that completions wait.
     """
@@ -192,6 +193,7 @@ class Ring:
     address: int
     size: int
     owner: int = 0
+    streams: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if self.address < 0 or self.address % OCTETS:
@@ -211,11 +213,12 @@ class Ring:
         """The numbers of the queues, in the order of their rings."""
         return (0, self.owner) if self.owner else (0,)
 
-    def numbers(self, kinds: Iterable[Kind]) -> Iterator[tuple[int, int]]:
-        """Yields for each completion, given its kind, its ring and how many preceded it there."""
+    def numbers(self, entries: Iterable[Completion]) -> Iterator[tuple[int, int]]:
+        """Yields for each completion its ring and how many preceded it there."""
         count = [0, 0]
-        for kind in kinds:
-            which = int(bool(self.owner) and kind is not Kind.MESSAGE)
+        for each in entries:
+            second = each.kind is not Kind.MESSAGE or each.stream in self.streams
+            which = int(bool(self.owner) and second)
             yield which, count[which]
             count[which] += 1
 

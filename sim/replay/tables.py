@@ -62,9 +62,11 @@ class Tables:
             self.operations.append(Drain())
             self._busy = False
 
-    def set_stream(self, number: int, *, pd: int, crc: bool = False, markers: bool = False) -> None:
+    def set_stream(
+        self, number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int = 0
+    ) -> None:
         """Enables a stream, or enables it anew; its queues are closed."""
-        self.carry_out(commands.set_stream(number, pd=pd, crc=crc, markers=markers))
+        self.carry_out(commands.set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq))
         for stream, qn in sorted(self._open):
             if stream == number:
                 self.carry_out(commands.close_queue(stream, qn))

@@ -12,7 +12,7 @@ from ddp_rnic.hdl.spec.completion import Kind, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 MODULUS = 1 << 16
-LATENCY = {"w": 9, "aw": 11}
+LATENCY = {"w": 10, "aw": 12}
 
 
 def config_of(width, **options):

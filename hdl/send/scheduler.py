@@ -1,0 +1,153 @@
+"""Decides which stream sends next."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import Backlog, Store, delayed
+
+__all__ = ["Scheduler"]
+
+#: Turns that wait for the sender, at most.
+AHEAD = 4
+
+
+class Scheduler(wiring.Component):
+    """Gives turns to streams that have something to send, so that each gets its share of octets.
+
+    A wake asks for a turn of a stream, because it has work or credit now. No wake is lost: the
+    sender looks at a stream in its turn, and a wake after the turn has begun gives the stream
+    another turn. A stream without wakes costs nothing.
+
+    Streams that wait for a turn stand in a queue, each once. A stream has one turn at a time: until
+    ``ended`` it is in no queue. In its turn it may begin segments until it has sent ``quantum``
+    octets. Octets of its last segment beyond that count as sent in its next turn. So streams that
+    always have something to send get the same number of octets, to within ``quantum``, whatever the
+    length of their segments; and each waits for at most one turn of each other stream.
+
+    Latency: 12 cycles from a wake to its stream's turn if no other stream waits. Throughput: one
+    turn every 2 cycles, from one wake each. Reset: no stream waits or has a turn; wakes are taken
+    ``streams`` cycles later. Errors: none.
+
+    Parameters
+    ----------
+    streams : int
+        A power of two from 16 up.
+    quantum : int
+        Octets, at least as many as the longest segment has.
+
+    Members
+    -------
+    wake : In(stream.Signature(range(streams)))
+    turn : Out(stream.Signature({stream: range(streams), octets: range(quantum + 1)}))
+        ``octets``: what the stream may send in this turn, at least 1.
+    ended : In(stream.Signature({stream: range(streams), over: range(quantum), again: 1}))
+        The end of a stream's turn. ``over``: octets that it sent beyond those of its turn;
+        ``again``: it has more to send.
+    """
+
+    def __init__(self, streams, quantum):
+        if streams < 16 or streams & (streams - 1):
+            raise ValueError(f"streams must be a power of two and at least 16, not {streams!r}")
+        self.streams, self.quantum = streams, quantum
+        number = range(streams)
+        self.turn_layout = data.StructLayout({"stream": number, "octets": range(quantum + 1)})
+        ended = data.StructLayout({"stream": number, "over": range(quantum), "again": 1})
+        super().__init__({
+            "wake": In(stream.Signature(number)),
+            "turn": Out(stream.Signature(self.turn_layout)),
+            "ended": In(stream.Signature(ended)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        number = range(self.streams)
+        # ``busy``: the stream is in the queue or has a turn. It was woken since its turn was read
+        # from the queue if ``asked`` differs from the entry of ``seen``.
+        state = data.StructLayout({"busy": 1, "asked": 1})
+        m.submodules.states = states = ForwardedTable(state, self.streams, reads=2)
+        m.submodules.seen = seen = ForwardedTable(1, self.streams)
+        m.submodules.overs = overs = ForwardedTable(range(self.quantum), self.streams)
+        m.submodules.queue = queue = Backlog(number, depth=self.streams)
+        m.submodules.turns = turns = Store(self.turn_layout, depth=AHEAD)
+        wiring.connect(m, turns.o, wiring.flipped(self.turn))
+
+        # After reset all entries are written once.
+        swept = Signal(number)
+        ready = Signal()
+        with m.If(~ready):
+            m.d.sync += [swept.eq(swept + 1), ready.eq(swept.all())]
+
+        # Wakes and ends change the states one after the other; a wake waits for one end at most.
+        ends, wakes, waited = Signal(), Signal(), Signal()
+        m.d.sync += waited.eq(self.wake.valid & ends)
+        m.d.comb += [
+            ends.eq(self.ended.valid & self.ended.ready),
+            wakes.eq(self.wake.valid & self.wake.ready),
+            self.ended.ready.eq(ready & ~(self.wake.valid & waited)),
+            self.wake.ready.eq(ready & ~(self.ended.valid & ~waited)),
+        ]
+        # A name with _k is the value of k cycles ago.
+        index = Mux(ends, self.ended.payload.stream, self.wake.payload)
+        index_1 = delayed(m, 1, index, "index")
+        index_2 = delayed(m, 1, index_1, "index_1")
+        index_3 = delayed(m, 1, index_2, "index_2")
+        ends_2 = delayed(m, 2, ends, "ends")
+        again_2 = delayed(m, 2, self.ended.payload.again, "again")
+        came = Signal(3)
+        now, becomes = Signal(state), Signal(state)
+        last, before = Signal(state), Signal(state)
+        pushes, same, same_but_one = Signal(), Signal(), Signal()
+        m.d.sync += [
+            came.eq(Cat(ends | wakes, came)),
+            last.eq(becomes),
+            before.eq(last),
+            # Whether the change before, or the one before that, is of the same stream.
+            same.eq((index_1 == index_2) & came[1]),
+            same_but_one.eq((index_1 == index_3) & came[2]),
+        ]
+        asked = now.asked != seen.data[0]
+        m.d.comb += [
+            states.address[0].eq(index),
+            seen.address[0].eq(index),
+            now.eq(Mux(same, last, Mux(same_but_one, before, states.data[0]))),
+            becomes.busy.eq(~ends_2 | again_2 | asked),
+            becomes.asked.eq(now.asked ^ (~ends_2 & ~asked)),
+        ]
+        m.d.sync += pushes.eq(came[1] & Mux(ends_2, again_2 | asked, ~now.busy))
+        m.d.comb += [
+            queue.i.valid.eq(pushes),
+            queue.i.payload.eq(index_3),
+            states.write.valid.eq(came[2] | ~ready),
+            states.write.payload.address.eq(Mux(ready, index_3, swept)),
+            states.write.payload.data.eq(Mux(ready, last.as_value(), 0)),
+            overs.write.valid.eq(ends | ~ready),
+            overs.write.payload.address.eq(Mux(ready, self.ended.payload.stream, swept)),
+            overs.write.payload.data.eq(Mux(ready, self.ended.payload.over, 0)),
+        ]
+
+        # A turn is read from the queue: all wakes until now are seen before it is offered.
+        reads, under_way = Signal(), Signal(3)
+        head = queue.o.payload
+        head_3 = delayed(m, 3, head, "head")
+        asks = delayed(m, 1, states.data[1].asked, "asks")
+        octets = Signal(range(self.quantum + 1))
+        m.d.comb += [
+            reads.eq(queue.o.valid & queue.o.ready),
+            states.address[1].eq(head),
+            overs.address[0].eq(head),
+            seen.write.valid.eq(under_way[2] | ~ready),
+            seen.write.payload.address.eq(Mux(ready, head_3, swept)),
+            seen.write.payload.data.eq(asks & ready),
+            turns.i.valid.eq(under_way[2]),
+            turns.i.payload.stream.eq(head_3),
+            turns.i.payload.octets.eq(octets),
+        ]
+        m.d.sync += [
+            under_way.eq(Cat(reads, under_way)),
+            # The turns that are under way fit in the store.
+            queue.o.ready.eq(~reads & (turns.level + sum(under_way) < AHEAD)),
+            octets.eq(self.quantum - overs.data[0]),
+        ]
+        return m

@@ -10,7 +10,7 @@ markers and CRC (RFC 5041 section 5.2, RFC 5044 section 4), or the DATA chunks w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from ..model.sctp import DataChunk, Ppid
 from ..model.send import SendQueue
 from .differences import Difference
 
-__all__ = ["Sent", "send"]
+__all__ = ["REGION", "Post", "Sent", "send"]
 
 #: Octets of a DATA chunk's header, and of the DDP-SSN after it.
 _CHUNK, _SSN = 16, 2
@@ -39,6 +39,24 @@ REGION = Region(stag=0x5E4D00, to=0x1000, length=0, pd=0)
 INLINE = 64
 #: Octets of ULPDU_Length, of a marker, and of an FPDU's CRC.
 _LENGTH, _MARKER, _CRC = 2, 4, 4
+
+
+class Post(NamedTuple):
+    """A work request, derived from the segments that the sender sent for it.
+
+    Attributes
+    ----------
+    message
+        The work request. Its pieces, if any, lie in the region of ``REGION``, and cover it.
+    octets
+        The octets of that region: those of the message, or none.
+    arrivals
+        The segments of the capture.
+    """
+
+    message: Message
+    octets: bytes
+    arrivals: Sequence[Arrival]
 
 
 @dataclass
@@ -58,6 +76,8 @@ class Sent:
     left_out
         Segments that are no part of a whole message: the capture lacks its beginning, or they have
         no sound header.
+    posts
+        The work requests, and the segments that the sender sent for each.
     """
 
     stream: Stream
@@ -67,6 +87,7 @@ class Sent:
     falls: int = 0
     padded: int = 0
     left_out: int = 0
+    posts: list[Post] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
 
@@ -105,25 +126,11 @@ class _Message:
         )  # fmt: skip
 
 
-class Posted(NamedTuple):
-    """A work request, as a capture's sender may have posted it.
-
-    Attributes
-    ----------
-    message
-        The work request. Its pieces, if any, lie in the region of ``REGION``, and cover it.
-    octets
-        The octets of that region: those of the message, or none.
-    """
-
-    message: Message
-    octets: bytes
-
-
-def _posted(header: Header, octets: bytes) -> Posted:
-    """Returns the work request of a message. Read Requests are posted as READ, short messages
+def _derive(sent: _Message) -> Post:
+    """Derives the work request of a message. Read Requests are posted as READ, short messages
     inline, and longer ones in three pieces.
     """
+    header, octets = sent.header, sent.octets
     values: dict[str, Any]
     if isinstance(header, TaggedHeader):
         values = {"kind": Kind.TAGGED, "stag": header.stag, "to": header.to}
@@ -133,17 +140,18 @@ def _posted(header: Header, octets: bytes) -> Posted:
         sink = Piece(request.sink_stag, request.length, request.sink_to)
         values = {"kind": Kind.READ, "stag": request.source_stag, "to": request.source_to}
         values["rsvdulp"] = header.rsvdulp
-        return Posted(Message(pieces=(sink,), **values), b"")
+        return Post(Message(pieces=(sink,), **values), b"", sent.segments)
     else:
         values = {"kind": Kind.UNTAGGED, "qn": header.qn, "rsvdulp": header.rsvdulp}
     if len(octets) <= INLINE:
-        return Posted(Message(flags=Flag.INLINE, octets=octets, **values), b"")
+        inline = Message(flags=Flag.INLINE, octets=octets, **values)
+        return Post(inline, b"", sent.segments)
     # The ends of pieces lie anywhere in beats and in segments.
     ends = 0, len(octets) // 3, len(octets) * 7 // 9, len(octets)
     pieces = tuple(
         Piece(REGION.stag, end - start, REGION.to + start) for start, end in pairwise(ends)
     )
-    return Posted(Message(pieces=pieces, **values), octets)
+    return Post(Message(pieces=pieces, **values), octets, sent.segments)
 
 
 def _is_read_request(header: UntaggedHeader, octets: bytes) -> bool:
@@ -192,17 +200,18 @@ class _Source(ABC):
             self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
             self._leave(message.segments)
             return
-        posted = _posted(header, message.octets)
+        post = _derive(message)
         self._memory.revoke(REGION.stag)
-        region = replace(REGION, length=len(posted.octets))
-        self._memory.register(region, bytearray(posted.octets))
-        self._queue.post(posted.message)
+        region = replace(REGION, length=len(post.octets))
+        self._memory.register(region, bytearray(post.octets))
+        self._queue.post(post.message)
         try:
             segments = [self._send(arrival) for arrival in message.segments]
         except ProtocolError:
             self._leave(message.segments)
             return
         self.result.messages += 1
+        self.result.posts.append(post)
         for arrival, segment in zip(message.segments, segments, strict=True):
             self.result.segments += 1
             self._compare(arrival, segment)

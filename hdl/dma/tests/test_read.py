@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -29,6 +30,7 @@ class Bus:
     mixed: float = 0.0
     bad: frozenset = frozenset()
     seed: int = 1
+    memory: Callable = memory_at
     bursts: list = field(default_factory=list)
     beats: list = field(default_factory=list)  # the cycles in which beats came
     outstanding: int = 0
@@ -55,7 +57,7 @@ class Bus:
             if sends:
                 burst = open_bursts[now]
                 at = burst[1]
-                data = bytes(memory_at(at + k) for k in range(octets))
+                data = bytes(self.memory(at + k) for k in range(octets))
                 ctx.set(
                     bus.r.payload,
                     {

@@ -1,0 +1,185 @@
+"""Takes apart the entries of the send ring: messages, and the pieces or octets that they have."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..lib.stream import Stage
+from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
+
+__all__ = ["QUEUES", "LocalPiece", "SendMessage", "WorkEntry", "WorkReader"]
+
+#: Untagged queues of a stream, from Queue Number 0 on, as on the receive side.
+QUEUES = 4
+#: Pieces in an entry, and where those of a message's first entry begin.
+SLOTS, FIRST_SLOT = ENTRY // PIECE_OCTETS, 2
+
+
+class WorkEntry(data.StructLayout):
+    """An entry of the send ring: ``entry`` (512) of ``stream``, the first octet lowest."""
+
+    def __init__(self, streams):
+        super().__init__({"entry": 8 * ENTRY, "stream": range(streams)})
+
+
+class SendMessage(data.StructLayout):
+    """A message to be cut into segments.
+
+    Members
+    -------
+    stream : range(streams)
+    tagged : 1
+    rsvdulp : 40
+        In the order of the wire, the first octet lowest; a tagged message has one octet.
+    length : 32
+    stag : 32, to : 64
+        Of a tagged message: the peer's STag, and the Tagged Offset of the first octet.
+    qn : range(QUEUES)
+        Of an untagged message.
+    refused : 1
+        The entries are not valid: the message has one segment, which is given up.
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "stream": range(streams), "tagged": 1, "rsvdulp": 40, "length": 32, "stag": 32,
+            "to": 64, "qn": range(QUEUES), "refused": 1})
+
+
+class LocalPiece(data.StructLayout):
+    """A piece of a message.
+
+    Members
+    -------
+    stag : 32, to : 64, length : 32
+        As :data:`~..spec.send.PIECE` declares.
+    inline : 1
+        The octets were inline: ``to`` is the number of the first one in the inline memory.
+    last : 1
+        The message's last piece. Each message has one at least.
+    """
+
+    def __init__(self):
+        super().__init__({"stag": 32, "to": 64, "length": 32, "inline": 1, "last": 1})
+
+
+def _fields(octets, table):
+    """Returns the values of the fields that a table of the specification declares, by name."""
+    return {name: octets[8 * octet + bit:8 * octet + bit + bits]
+            for name, octet, bit, bits, _ in table}
+
+
+class WorkReader(wiring.Component):
+    """Takes apart the entries of messages.
+
+    A message whose entries are not valid (kind, Queue Number, or the number of entries) has the
+    flag ``refused``, and a piece of no octets. So has a message whose octets inline have more
+    entries than half of the inline memory has rows, and a READ: the block that makes its Read
+    Request comes before this one.
+
+    Latency: 1 cycle to ``messages``, ``pieces`` and ``inline``. Throughput: one piece per cycle,
+    and one entry per cycle with no more than one piece. Reset: the next entry begins a message.
+    Errors: ``refused``.
+
+    Parameters
+    ----------
+    streams : int
+    inline : int
+        Rows of the inline memory, a power of two. A row has the octets of an entry.
+
+    Members
+    -------
+    i : In(stream.Signature(WorkEntry(streams)))
+        The entries of a message follow each other.
+    go : In(1)
+        There is room for two messages and two pieces.
+    messages : Out(stream.Signature(SendMessage(streams), always_ready=True))
+    pieces : Out(stream.Signature(LocalPiece(), always_ready=True))
+    inline : Out(stream.Signature(512))
+        An entry with octets inline, for the next row of the inline memory.
+    """
+
+    def __init__(self, streams, *, inline):
+        self.streams, self.rows = streams, inline
+        super().__init__({
+            "i": In(stream.Signature(WorkEntry(streams))),
+            "go": In(1),
+            "messages": Out(stream.Signature(SendMessage(streams), always_ready=True)),
+            "pieces": Out(stream.Signature(LocalPiece(), always_ready=True)),
+            "inline": Out(stream.Signature(8 * ENTRY)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.stage = stage = Stage(WorkEntry(self.streams))
+        wiring.connect(m, wiring.flipped(self.i), stage.i)
+        entry, now = stage.o.payload.entry, stage.o.payload
+        head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
+        # Of the message whose entries come: entries after this one, pieces from this one on.
+        first, entries, pieces = Signal(init=1), Signal(8), Signal(8)
+        kept_inline, kept_bad = Signal(), Signal()
+        more, left, inline, bad = Signal(8), Signal(8), Signal(), Signal()
+        wrong, inlined = self._judge(m, head)
+        m.d.comb += [
+            more.eq(Mux(first, Mux(head["entries"].any(), head["entries"] - 1, 0), entries)),
+            left.eq(Mux(first, head["pieces"], pieces)),
+            inline.eq(Mux(first, inlined, kept_inline)),
+            bad.eq(Mux(first, wrong, kept_bad)),
+        ]
+
+        # One piece leaves per cycle. An entry that has none takes one cycle too.
+        open, kept_open = Signal(), Signal()  # room stays until it is used
+        slot, at = Signal(range(SLOTS)), Signal(range(SLOTS))
+        begun = Signal()  # pieces of this entry have left
+        plain = ~inline & ~bad & left.any()
+        ends_entry, step, row = Signal(), Signal(), Signal(range(self.rows))
+        m.d.comb += [
+            at.eq(Mux(begun, slot, Mux(first, FIRST_SLOT, 0))),
+            ends_entry.eq(~plain | (left == 1) | (at == SLOTS - 1)),
+            open.eq(self.go | kept_open),
+            self.inline.valid.eq(stage.o.valid & inline & ~bad & open),
+            self.inline.payload.eq(entry),
+            step.eq(stage.o.valid & open & (self.inline.ready | ~inline | bad)),
+            stage.o.ready.eq(step & ends_entry),
+        ]
+        m.d.sync += kept_open.eq(open & stage.o.valid & ~step)
+        with m.If(step):
+            m.d.sync += [
+                begun.eq(~ends_entry), slot.eq(at + 1), pieces.eq(left - plain),
+                first.eq(ends_entry & (more == 0)), entries.eq(more - ends_entry),
+                kept_inline.eq(inline), kept_bad.eq(bad),
+            ]
+            with m.If(inline & ~bad):
+                m.d.sync += row.eq(row + 1)
+
+        message, piece = self.messages.payload, self.pieces.payload
+        chosen = _fields(entry.word_select(at, 8 * PIECE_OCTETS), PIECE)
+        m.d.comb += [
+            self.messages.valid.eq(step & first),
+            message.stream.eq(now.stream),
+            message.tagged.eq(head["kind"] == Kind.TAGGED),
+            message.refused.eq(bad),
+            *(message[name].eq(head[name]) for name in ("rsvdulp", "length", "stag", "to", "qn")),
+            # A message without a piece gets one of no octets, and so does a refused one.
+            self.pieces.valid.eq(step & (plain | first)),
+            piece.stag.eq(chosen["stag"]),
+            piece.inline.eq(inline),
+            piece.to.eq(Mux(inline, (row << 6) | FIRST_SLOT * PIECE_OCTETS, chosen["to"])),
+            piece.length.eq(Mux(inline & ~bad, head["length"], Mux(plain, chosen["length"], 0))),
+            piece.last.eq(~plain | (left == 1)),
+        ]
+        return m
+
+    def _judge(self, m, head):
+        """Decides about a message's first entry: whether it is wrong, and whether it is inline."""
+        inline = (head["flags"] & Flag.INLINE).any()
+        # The pieces, or the octets in units of half an entry, say how many entries there are.
+        halves = (head["length"] + 31)[5:]
+        needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
+        untagged = head["kind"] == Kind.UNTAGGED
+        wrong = Signal()
+        m.d.comb += wrong.eq(
+            ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)))
+            | (needed != head["entries"])
+            | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2))))
+        return wrong, inline

@@ -3,6 +3,7 @@ again, and each FPDU has to be theirs, octet for octet. The golden model frames 
 """
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from ddp_rnic.hdl.mpa.framer import Framer
 from ddp_rnic.hdl.spec.config import WIDTHS
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.model.mpa import MARKER_SPACING, MpaSender
+from ddp_rnic.sim.model.mpa import MARKER_SPACING, MpaSender, StartupFrame
+from ddp_rnic.sim.model.tests.test_tshark import TSHARK, TcpScript, wireshark_fpdus
 
 ROOT = Path(__file__).resolve().parents[3]
 SHARED = ROOT.parent / "shared" / "captures"
@@ -118,6 +120,25 @@ def test_what_a_sender_framed_is_framed_again(width, pytestconfig):
         pairs = [*kinds.values()][:150]
     frames, expected = zip(*pairs, strict=True)
     assert frame_all(width, frames)[0] == [*expected]
+
+
+@pytest.mark.skipif(TSHARK is None, reason="needs tshark")
+@pytest.mark.parametrize("crc, markers", [(True, False), (True, True), (False, False)])
+def test_wireshark_finds_no_error_in_random_fpdus(tmp_path, crc, markers):
+    rng = random.Random(6)
+    position, frames, script = 0, [], TcpScript()
+    for kind in ("request", "reply"):
+        script.send(kind == "reply", StartupFrame(kind=kind, crc=crc, markers=markers).encode())
+    for length in rng.choices(range(18, 1400), k=60):
+        # An RDMA Write, whose Tagged Offset and payload are random.
+        ulpdu = bytes((0xC1, 0x40)) + rng.randbytes(length - 2)
+        frames.append(Frame(ulpdu, position, crc=crc, markers=markers, rng=rng))
+        position += len(frames[-1].by_the_model)
+    for packet in frame_all(64, frames)[0]:
+        script.send(False, packet)
+    lengths = Counter(len(frame.ulpdu) for frame in frames)
+    found = wireshark_fpdus(script.write(tmp_path / "made.pcap"))
+    assert found == (lengths, len(frames) if crc else 0, 0)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

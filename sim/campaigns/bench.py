@@ -33,7 +33,7 @@ from .others import Peer
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
 
 #: The blocks that are placed and routed.
-BLOCKS = ("crc32c", "tagged_check", "placement_dma", "framer", "top")
+BLOCKS = ("crc32c", "tagged_check", "placement_dma", "framer", "scheduler", "top")
 #: Octets of payload of a segment.
 PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
 #: Payloads whose latency is measured.
@@ -114,6 +114,7 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
     from ...hdl.mpa.framer import Framer
+    from ...hdl.send.scheduler import Scheduler
 
     if block == "top":
         return to_verilog(config), "rnic"
@@ -122,6 +123,7 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
         "tagged_check": lambda: TaggedCheck(config.stags),
         "placement_dma": lambda: PlacementDma(config),
         "framer": lambda: Framer(config.width),
+        "scheduler": lambda: Scheduler(config.streams, config.buffer_octets),
     }[block]()
     return pnr_flow.component_verilog(component, block), block
 

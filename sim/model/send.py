@@ -5,15 +5,57 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Protocol
 
-from ...hdl.spec.send import Kind, Message, Piece
 from .ddp import DataSource
 from .events import ProtocolError
 from .memory import Memory
 from .rdmap import QueueNumber, ReadRequest
 
-__all__ = ["SendQueue"]
+__all__ = ["Kind", "Piece", "SendQueue", "WorkRequest"]
+
+
+class Kind(IntEnum):
+    """The kind of a message to send."""
+
+    TAGGED = 0
+    UNTAGGED = 1
+    READ = 2
+    CONTROL = 3
+
+
+class Piece(Protocol):
+    """A part of a region: ``length`` octets from the Tagged Offset ``to`` on."""
+
+    @property
+    def stag(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def to(self) -> int: ...
+
+
+class WorkRequest(Protocol):
+    """A message to send, with pieces or, inline, ``octets``. The other members are those of its
+    segments' headers; ``rsvdulp`` has 40 bits.
+    """
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def pieces(self) -> Sequence[Piece]: ...
+    @property
+    def octets(self) -> bytes: ...
+    @property
+    def rsvdulp(self) -> int: ...
+    @property
+    def qn(self) -> int: ...
+    @property
+    def stag(self) -> int: ...
+    @property
+    def to(self) -> int: ...
 
 
 class SendQueue:
@@ -35,12 +77,12 @@ class SendQueue:
         self.memory = memory
         self.stream = stream
         self.pd = pd
-        self._posted: deque[Message] = deque()
+        self._posted: deque[WorkRequest] = deque()
         self._segments: Iterator[bytes] = iter(())
 
-    def post(self, message: Message) -> None:
+    def post(self, message: WorkRequest) -> None:
         """Adds a message."""
-        if message.kind is Kind.CONTROL:
+        if message.kind == Kind.CONTROL:
             raise ValueError("A CONTROL message must be sent by the session, not by its stream")
         self._posted.append(message)
 
@@ -58,8 +100,8 @@ class SendQueue:
             self._segments = self._begin(self._posted.popleft())
         return segment
 
-    def _begin(self, message: Message) -> Iterator[bytes]:
-        if message.kind is Kind.READ:
+    def _begin(self, message: WorkRequest) -> Iterator[bytes]:
+        if message.kind == Kind.READ:
             (sink,) = message.pieces
             # The sink's STag goes to the peer, which checks nothing of it.
             request = ReadRequest(sink.stag, sink.to, sink.length, message.stag, message.to)
@@ -67,7 +109,7 @@ class SendQueue:
                 QueueNumber.READ_REQUEST, request.encode(), rsvdulp=message.rsvdulp
             )
         octets = message.octets or b"".join(map(self._read, message.pieces))
-        if message.kind is Kind.TAGGED:
+        if message.kind == Kind.TAGGED:
             return self.source.begin_tagged(
                 message.stag, message.to, octets, rsvdulp=message.rsvdulp >> 32
             )

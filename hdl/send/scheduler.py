@@ -22,9 +22,9 @@ class Scheduler(wiring.Component):
 
     Streams that wait for a turn stand in a queue, each once. A stream has one turn at a time: until
     ``ended`` it is in no queue. In its turn it may begin segments until it has sent ``quantum``
-    octets. Octets of its last segment beyond that count as sent in its next turn. So streams that
-    always have something to send get the same number of octets, to within ``quantum``, whatever the
-    length of their segments; and each waits for at most one turn of each other stream.
+    octets. Octets of its last segment beyond the quantum count as sent in its next turn. So streams
+    that always have something to send get the same number of octets, to within ``quantum``,
+    whatever the length of their segments; and each waits for at most one turn of each other stream.
 
     Latency: 12 cycles from a wake to its stream's turn if no other stream waits. Throughput: one
     turn every 2 cycles, from one wake each. Reset: no stream waits or has a turn; wakes are taken
@@ -48,8 +48,14 @@ class Scheduler(wiring.Component):
     """
 
     def __init__(self, streams, quantum):
+        for name, value in (("streams", streams), ("quantum", quantum)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"Scheduler {name} must be an integer, not {value!r}")
         if streams < 16 or streams & (streams - 1):
-            raise ValueError(f"streams must be a power of two and at least 16, not {streams!r}")
+            raise ValueError(
+                f"Scheduler streams must be a power of two and at least 16, not {streams!r}")
+        if quantum < 1:
+            raise ValueError(f"Scheduler quantum must be at least 1, not {quantum!r}")
         self.streams, self.quantum = streams, quantum
         number = range(streams)
         self.turn_layout = data.StructLayout({"stream": number, "octets": range(quantum + 1)})

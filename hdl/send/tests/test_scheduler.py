@@ -142,3 +142,12 @@ def test_a_turn_every_two_cycles():
     sender = play(dict.fromkeys(range(STREAMS), 10**9), lengths=(QUANTUM,), cycles=500)
     cycles = [cycle for cycle, _ in sender.turns][20:]
     assert {later - one for one, later in zip(cycles, cycles[1:], strict=False)} == {2}
+
+
+@pytest.mark.parametrize("sizes, error", [
+    ((8, 100), ValueError), ((24, 100), ValueError), ((16, 0), ValueError),
+    ((16.0, 100), TypeError), ((16, True), TypeError),
+])
+def test_wrong_sizes_are_refused(sizes, error):
+    with pytest.raises(error, match="must be"):
+        Scheduler(*sizes)

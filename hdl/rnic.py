@@ -32,6 +32,7 @@ from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
 from .dma.buffer import PacketBuffers
 from .dma.exceptions import ExceptionQueue
+from .dma.jobs import Placement
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
@@ -225,7 +226,7 @@ class Rnic(wiring.Component):
         sources = config.mpa + config.sctp
         m.submodules.markers = markers = MarkerCut(
             config, marked=config.mpa, sources=sources, unordered=config.sctp)
-        m.submodules.cut = cut = PageCut(config, sources=sources)
+        m.submodules.cut = cut = PageCut(config, Placement(config, sources=sources))
         m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
         m.submodules.dma = dma = PlacementDma(config, sources=sources)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)

@@ -24,7 +24,7 @@ _ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
 
 def registers(config: RnicConfig) -> tuple[Register, ...]:
     """Returns the registers of a device with these parameters."""
-    return tuple(each for each in regs.REGISTERS if config.sctp or not each.sctp)
+    return tuple(regs.registers_of(sctp=config.sctp, transmit=config.transmit))
 
 
 def fields(register: Register) -> tuple[Field, ...]:
@@ -51,7 +51,7 @@ def page(config: RnicConfig) -> str:
             bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
             parts.append(f"{bits} `{field.name}`: {field.doc}")
         text = "<br>".join(parts).replace("|", "\\|")
-        access = register.access + ", S" * register.sctp
+        access = register.access + ", S" * register.sctp + ", T" * register.transmit
         lines.append(f"| {register.address:#05x} | `{register.name}` | {access} | {text} |")
     return "\n".join([*lines, ""])
 

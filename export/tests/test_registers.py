@@ -17,7 +17,7 @@ CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
 
 
 def expected(config: RnicConfig) -> list[regs.Register]:
-    return [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+    return regs.registers_of(sctp=config.sctp, transmit=config.transmit)
 
 
 def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:

@@ -1,4 +1,4 @@
-"""The RTL sends what captures' senders sent; and what it does with work requests that err.
+"""The RTL sends what captures' senders sent, and ends the streams of work requests that err.
 
 Kernels are the judges of the first part, where captures of theirs lie beside the project. In the
 second part the rules of RFC 5041 are: a stream whose request errs ends, and no other one notices.
@@ -72,7 +72,7 @@ def test_what_the_rtl_cannot_send_is_counted() -> None:
     assert plan.left_out == {"the RTL has 4 untagged queues": 1}
     outcome = ENGINE.run(config, plan.operations, plan.memory)
     assert plan.compare(outcome) == []
-    # A planted fault: one octet of memory is another one than the model's.
+    # A planted fault: one octet of memory is not that of the model.
     plan.memory[np.flatnonzero(plan.memory != 0xEE)[0]] ^= 1
     (found,) = plan.compare(ENGINE.run(config, plan.operations, plan.memory))
     assert found.what == "the RTL's FPDU"

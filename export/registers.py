@@ -33,13 +33,14 @@ def fields(register: Register) -> tuple[Field, ...]:
 
 
 def page(config: RnicConfig) -> str:
-    """Returns the map as Markdown; ``hdl/spec/registers.md`` is the page of a device that has all."""
+    """Returns the map as Markdown; ``hdl/spec/registers.md`` is that of a device with all."""
     lines = [
         "# Registers",
         "",
         "The host reaches these registers through `s_axil`. Each has 32 bits; addresses count",
         "octets. Access is ro, rw or wo (a write is a command, a read returns 0). S: only with",
-        "SCTP. T: only in a device that sends. This page is generated; `rnic export` writes one for any configuration.",
+        "SCTP. T: only in a device that sends. This page is generated; `rnic export` writes one",
+        "for any configuration.",
         "",
         "| address | register | access | |",
         "|---|---|---|---|",

@@ -123,13 +123,13 @@ class InterruptModeration(wiring.Component):
             stamps.write.payload.address.eq(last),
             stamps.write.payload.data.eq(now),
         ]
-        with m.If(counts):
-            m.d.sync += seen.bit_select(last, 1).eq(some[1])
-        with m.If(fires):
-            m.d.sync += [
-                armed.bit_select(last, 1).eq(0),
-                self.pending.bit_select(last, 1).eq(1),
-            ]
+        # Masks, because Verilator makes a tree of branches of each bit that is set by its index.
+        counted, fired = (Mux(each, 1 << last, 0)[:queues] for each in (counts, fires))
+        m.d.sync += [
+            seen.eq((seen & ~counted) | Mux(some[1], counted, 0)),
+            armed.eq(armed & ~fired),
+            self.pending.eq(self.pending | fired),
+        ]
         with m.If(self.restart.valid | (rings & rung.arm)):
             m.d.sync += [
                 armed.bit_select(which, 1).eq(rings),

@@ -78,6 +78,8 @@ class SimTransport(Transport):
         The file for a VCD.
     gates
         The gates to run instead of the RTL, from :func:`.gates.verilog`.
+    recorded
+        True: keeps what :meth:`cycles` returns, which takes more memory with each beat.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class SimTransport(Transport):
         seed: int = 1,
         waves: Path | None = None,
         gates: str | None = None,
+        recorded: bool = False,
     ) -> None:
         if page is not None and (not 4096 <= page <= 1 << 21 or page & (page - 1)):
             raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
@@ -101,7 +104,7 @@ class SimTransport(Transport):
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
         self._sim: Any = self._library.sim_live(
-            settings.ctypes.data, None if waves is None else str(waves).encode()
+            settings.ctypes.data, recorded, None if waves is None else str(waves).encode()
         )
 
     # -- the driver's interface -------------------------------------------------------------------
@@ -228,7 +231,7 @@ class SimTransport(Transport):
 
     def cycles(self) -> dict[str, NDArray]:
         """Returns the activity of bus and streams so far with its cycles, by the names of an
-        :class:`~..engines.engine.Outcome`.
+        :class:`~..engines.engine.Outcome`. Only for a simulation that is ``recorded``.
         """
         with self._lock:
             return compiled.cycles(self._library, self._open())

@@ -103,7 +103,7 @@ class Simulated(Link):
         if target is Target.GATES:
             text = gates.verilog(config, say)
             say("gates: building the simulator, which takes minutes the first time")
-        self.transport = SimTransport(config, waves=waves, gates=text)
+        self.transport = SimTransport(config, waves=waves, gates=text, recorded=True)
 
     def __exit__(self, *_: object) -> None:
         self.transport.close()

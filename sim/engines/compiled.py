@@ -185,7 +185,7 @@ def open_library(path: Path) -> Any:
         ("sim_operation", number, [pointer]),
         ("sim_message", ctypes.c_char_p, [pointer]),
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
-        ("sim_live", pointer, [pointer, ctypes.c_char_p]),
+        ("sim_live", pointer, [pointer, ctypes.c_int, ctypes.c_char_p]),
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),
         ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),

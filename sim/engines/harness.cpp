@@ -81,7 +81,8 @@ struct Event { uint32_t word[9]; };
 struct Fpdu { uint32_t stream, sequence; uint64_t first, last, offset, length; };
 struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
 struct Completion { uint8_t octets[ENTRY]; };
-struct Window { uint64_t stop; uint8_t *octets; };  // live: a piece of the host's memory
+// live: a piece of the host's memory
+struct Window { uint64_t first, stop; uint8_t *octets; };
 
 constexpr uint64_t mask(uint64_t octets) { return octets >= 64 ? ~0ull : (1ull << octets) - 1; }
 
@@ -247,10 +248,11 @@ struct Sim {
     bool finished = false;
 
     // live: the register access and the packets that the host asked for
-    bool live = false, asking = false, answered = false, asked_write = false;
+    bool live = false, recorded = true, asking = false, answered = false, asked_write = false;
     uint32_t asked_address = 0, asked_value = 0;
     uint8_t answer = 0;
     std::map<uint64_t, Window> windows;  // by their first address; none touches another
+    Window latest{};                     // the one that took the last octet
     std::vector<Operation> queued;
     std::vector<uint8_t> sent;
 
@@ -390,10 +392,12 @@ struct Sim {
             fail("%s: %llu bursts wait for their response, but the configuration allows %llu",
                  port.aw, (unsigned long long)port.outstanding,
                  (unsigned long long)settings.outstanding);
-        if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
-        else if (!settings.entries && !live)
+        if (&port == &placing) {
+            if (recorded) addresses.push_back({cycle, a.address, a.length + 1ull});
+        } else if (!settings.entries && !live) {
             fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
                  (unsigned long long)a.address);
+        }
         port.bursts.push_back({start, a.length + 1ull, false});
     }
 
@@ -412,8 +416,8 @@ struct Sim {
         }
         burst.address += N;
         if (--burst.beats == 0) {
-            if (&port == &completing && live) delivered.push_back(cycle);
-            else if (&port == &completing) finish_completion(burst.fault);
+            if (&port == &completing && !live) finish_completion(burst.fault);
+            else if (&port == &completing && recorded) delivered.push_back(cycle);
             // SLVERR or DECERR.
             const uint8_t code = burst.fault ? 2 + (burst.address / N & 1) : 0;
             port.responses.push_back({cycle + settings.latency + 1, code});
@@ -422,7 +426,7 @@ struct Sim {
     }
 
     void place(uint64_t address, const Data &d, bool fault) {
-        writes.push_back({cycle, address});
+        if (recorded) writes.push_back({cycle, address});
         const uint64_t start = address + __builtin_ctzll(d.strobes);
         const uint64_t stop = address + 64 - __builtin_clzll(d.strobes);
         if (start < settings.ring + rings() * settings.entries * ENTRY && settings.ring < stop)
@@ -524,23 +528,23 @@ struct Sim {
 
     // Stores a beat in the host's memory. A write to any octet outside that memory is an error.
     void store_live(uint64_t address, const Data &d) {
-        uint64_t first = 0, stop = 0;  // of the piece of memory that took the octet before
-        uint8_t *piece = nullptr;
+        if (address >= latest.first && address + N <= latest.stop && d.strobes == mask(N)) {
+            memcpy(latest.octets + (address - latest.first), d.data, N);
+            return;
+        }
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
             const uint64_t at = address + k;
-            if (at >= stop) {
+            if (at < latest.first || at >= latest.stop) {
                 auto after = windows.upper_bound(at);
                 if (after == windows.begin() || std::prev(after)->second.stop <= at) {
                     fail("the RNIC writes the octet at %#llx, where the host has no memory",
                          (unsigned long long)at);
                     return;
                 }
-                first = std::prev(after)->first;
-                stop = std::prev(after)->second.stop;
-                piece = std::prev(after)->second.octets;
+                latest = std::prev(after)->second;
             }
-            piece[at - first] = d.data[k];
+            latest.octets[at - latest.first] = d.data[k];
         }
     }
 
@@ -875,7 +879,7 @@ struct Sim {
     template <typename Top> bool serve_sending(Top &top) {
         if constexpr (SendPorts<Top>::EXISTS) {
             if (top.m_axi_arvalid || held_read_address.held) {
-                const Address now = sending.address();
+                const Address now = SendPorts<Top>(top).address();
                 held_up("m_axi_ar", held_read_address, top.m_axi_arvalid, top.m_axi_arready, now);
                 if (top.m_axi_arvalid && top.m_axi_arready) {
                     take_read(now, top.m_axi_arid);
@@ -883,7 +887,7 @@ struct Sim {
                 }
             }
             if (top.m_axis_tvalid || held_fpdu.held) {
-                const Output now = sending.fpdu();
+                const Output now = SendPorts<Top>(top).fpdu();
                 held_up("m_axis", held_fpdu, top.m_axis_tvalid, top.m_axis_tready, now);
                 if (top.m_axis_tvalid && top.m_axis_tready) { take_fpdu(now); progress = cycle; }
             }
@@ -931,7 +935,7 @@ struct Sim {
         offer_registers();
         offer_sending(top, work);
         step(0);
-        if (top.irq && !interrupted) interrupts.push_back(cycle);
+        if (top.irq && !interrupted && recorded) interrupts.push_back(cycle);
         interrupted = top.irq;
 
         // Handshakes.
@@ -944,7 +948,10 @@ struct Sim {
             }
         } else if (offered && (frame ? frames.ready() : packets.ready())) {
             const Operation &o = operations[operation];
-            if (at == 0) taken.push_back({cycle, cycle});
+            if (at == 0) {
+                if (!recorded) taken.clear();
+                taken.push_back({cycle, cycle});
+            }
             at += N;
             offered = false;
             progress = cycle;
@@ -952,7 +959,7 @@ struct Sim {
         }
         const bool placed = serve(placing), reported = serve(completing);
         const bool read_beat = serve_sending(top);
-        if (placed) responses.push_back(cycle);
+        if (placed && recorded) responses.push_back(cycle);
         if (top.m_axis_exc_tvalid || held_output.held) {
             Output now;
             memcpy(now.data, &top.m_axis_exc_tdata, N);
@@ -1035,10 +1042,12 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     return sim->message.empty() ? sim->finished : 2;
 }
 
-// Starts a live simulation. It runs only during the calls below.
-EXPORT Sim *sim_live(const Settings *settings, const char *waves) {
+// Starts a live simulation. It runs only during the calls below. ``recorded``: the cycles of all
+// activity are kept for sim_list, which takes more memory with each beat.
+EXPORT Sim *sim_live(const Settings *settings, int recorded, const char *waves) {
     Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
     sim->live = true;
+    sim->recorded = recorded;
     return sim;
 }
 
@@ -1102,8 +1111,9 @@ EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
 // Gives the simulation ``length`` octets of host memory at a bus address. A null pointer takes the
 // memory at this address away.
 EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length) {
-    if (octets) sim->windows[address] = {address + length, octets};
+    if (octets) sim->windows[address] = {address, address + length, octets};
     else sim->windows.erase(address);
+    sim->latest = {};
 }
 
 // From now on, writes to the addresses from ``start`` to ``stop`` get SLVERR or DECERR.

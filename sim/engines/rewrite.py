@@ -21,7 +21,8 @@ from ...flow.tools import ToolError
 #: Instances, and parts of instances, that have nothing to do in most cycles. The list changes only
 #: the speed of the simulation. It may hold any instance that is no part of another one in the list.
 #: An instance that works all the time costs speed here, because Verilator then cannot evaluate the
-#: instance's logic together with that of others: the walker would cost an eighth.
+#: instance's logic together with that of others: the walker would cost an eighth. Delivery as a
+#: whole never sleeps, because Moderation looks up a count in it in every cycle.
 _SLEEPERS = (
     "buffers",
     "commit",
@@ -31,7 +32,19 @@ _SLEEPERS = (
     "control.sweep",
     "crc.rewind",
     "cut",
-    "delivery",
+    "delivery.due",
+    "delivery.failures",
+    "delivery.late",
+    "delivery.messages",
+    "delivery.precedence",
+    "delivery.queues.entries",
+    "delivery.queues.overrun",
+    "delivery.queues.overruns",
+    "delivery.queues.places",
+    "delivery.queues.restart",
+    "delivery.queues.room",
+    "delivery.queues.writer",
+    "delivery.skid",
     "dma.bursts",
     "dma.job_maker",
     "exceptions",

@@ -99,6 +99,19 @@ def test_stalls_slow_the_device_down_and_change_nothing() -> None:
     assert cycles[1] > 1.5 * cycles[0]
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_activity_is_kept_only_if_it_is_recorded(recorded: bool) -> None:
+    with SimTransport(recorded=recorded) as sim, Device(sim).open() as context:
+        pd, cq, array = PD(context), CQ(context), bytearray(1000)
+        stream, region = Stream(pd, cq), pd.register(array)
+        Peer(sim, stream.number).write(region.stag, 0, bytes(range(250)) * 4)
+        cq.wait(10)
+        assert array == bytes(range(250)) * 4
+        kept = {name: bool(len(cycles)) for name, cycles in sim.cycles().items()}
+        once = kept.pop("taken")  # the device needs to know the packet that comes in
+        assert once and set(kept.values()) == {recorded}, kept
+
+
 def test_packets_come_in_while_registers_are_read() -> None:
     with SimTransport() as sim, Device(sim).open() as context:
         stream = Stream(pd := PD(context), CQ(context))

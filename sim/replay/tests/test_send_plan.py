@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.spec.send import Flag, Kind, Message, Piece
+from ddp_rnic.hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture.traffic import Traffic
 from ddp_rnic.sim.engines.compiled import CompiledEngine
@@ -27,8 +27,8 @@ from ddp_rnic.sim.engines.engine import (
     Outcome,
     Poll,
     Stalls,
+    Store,
     Wait,
-    Work,
     operations_of,
     until,
 )
@@ -78,18 +78,23 @@ def test_what_the_rtl_cannot_send_is_counted() -> None:
     assert found.what == "the RTL's FPDU"
 
 
-#: The regions of the tests: two streams with a Protection Domain each.
+#: The regions of the tests: streams 1 and 2 with a Protection Domain each.
 SIZE = 1 << 16
 STAG, OTHER = 0x1205, 0x3407
+#: Where the rings are, and the base-2 logarithm of their entries.
+RINGS, ENTRIES = 2 * SIZE, 6
 
 
 class Device:
-    """Two streams, 1 and 2, that send from memory with a region each."""
+    """Streams 1 to 3 have a ring each; 1 and 2 send from memory with a region each."""
 
-    def __init__(self, width: int = 64, **changes: int) -> None:
+    def __init__(self, width: int = 64, entries: int = ENTRIES) -> None:
         self.config = RnicConfig(width=width, transmit=True)
-        self.memory = np.frombuffer(random.Random(1).randbytes(2 * SIZE), np.uint8).copy()
+        self.entries = entries
+        octets = random.Random(1).randbytes(RINGS + 4 * (ENTRY << entries))
+        self.memory = np.frombuffer(octets, np.uint8).copy()
         self.operations: list[Operation] = []
+        self.producer = [0] * 4
         for stream, stag, address in ((1, STAG, 0), (2, OTHER, SIZE)):
             region = {"to": 0x5000, "length": SIZE, "address": address, "pd": stream}
             self.do(
@@ -99,13 +104,26 @@ class Device:
                 commands.set_sending(stream, sequence=0, crc=True),
                 *(commands.set_sent_msn(stream, qn, 1) for qn in range(4)),
             )
+        for stream in range(1, 4):
+            self.do(commands.set_send_ring(stream, self.ring(stream), entries))
+
+    def ring(self, stream: int) -> int:
+        return RINGS + stream * (ENTRY << self.entries)
 
     def do(self, *steps: Sequence[commands.Write | commands.Wait]) -> None:
         for each in steps:
             self.operations += operations_of(each)
 
-    def post(self, stream: int, message: Message, raw: bytes = b"") -> None:
-        self.operations.append(Work(stream, raw or message.encode()))
+    def store(self, stream: int, raw: bytes) -> None:
+        """Writes entries to a ring. The tests post no more than the ring takes."""
+        for at in range(0, len(raw), ENTRY):
+            slot = self.producer[stream] % (1 << self.entries)
+            self.operations.append(Store(self.ring(stream) + ENTRY * slot, raw[at : at + ENTRY]))
+            self.producer[stream] += 1
+
+    def post(self, stream: int, message: Message) -> None:
+        self.store(stream, message.encode())
+        self.do(commands.ring_send(stream, self.producer[stream]))
 
     def run(self, stalls: Stalls = UNSTALLED, faults: Sequence[range] = ()) -> Outcome:
         return ENGINE.run(
@@ -210,9 +228,11 @@ def test_a_region_in_pages_is_read_from_its_pages(width: int, code: int) -> None
     size, count = 1 << 11 + code, 3
     device, rng = Device(width), random.Random(code)
     order = rng.sample(range(count), count)
-    device.memory = np.frombuffer(rng.randbytes(count * size), np.uint8).copy()
+    base = -(-len(device.memory) // size)
+    octets = bytes(base * size - len(device.memory)) + rng.randbytes(count * size)
+    device.memory = np.frombuffer(device.memory.tobytes() + octets, np.uint8).copy()
     for slot, page in enumerate(order):
-        device.do(commands.set_page(7 + slot, page * size))
+        device.do(commands.set_page(7 + slot, (base + page) * size))
     skip, length = 1234, count * size - 2000
     device.do(
         commands.set_stag(
@@ -220,7 +240,8 @@ def test_a_region_in_pages_is_read_from_its_pages(width: int, code: int) -> None
             pd=1,
         )
     )  # fmt: skip
-    linear = b"".join(device.memory[page * size :][:size].tobytes() for page in order)[skip:]
+    pages = [device.memory[(base + page) * size :][:size].tobytes() for page in order]
+    linear = b"".join(pages)[skip:]
     expected = b""
     for end in [size - skip, size - skip + 1, 2 * size - skip + 700, length]:
         start, octets = max(end - 3000, 0), min(end, 3000)

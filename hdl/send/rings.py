@@ -22,8 +22,10 @@ from .work import QUANTUM, WorkEntry
 
 __all__ = ["Doorbell", "RingReader", "SendRing"]
 
-#: Entries that are read in a turn, unless a message is known to have more.
+#: Entries that are read in a turn, at first and at least.
 WINDOW = 8
+#: The most entries that are read in a turn.
+MOST = 255
 QUEUE = 8
 
 
@@ -48,11 +50,11 @@ class _Context(data.StructLayout):
     """The progress of a stream.
 
     ``consumer`` (16): the index of the next message's first entry. ``done`` (32), ``needs`` (8): as
-    in :class:`~.segmenter.TurnResult`.
+    in :class:`~.segmenter.TurnResult`. ``window`` (8): entries to be read in the next turn.
     """
 
     def __init__(self):
-        super().__init__({"consumer": 16, "done": 32, "needs": 8})
+        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8})
 
 
 class _Window(data.StructLayout):
@@ -80,11 +82,12 @@ class _Fetched(data.StructLayout):
 class RingReader(wiring.Component):
     """Reads the entries of a stream's next messages in its turn.
 
-    A doorbell wakes the stream. In a turn up to 8 entries are read, never at or past the producer
-    index; if the next message has more, all of its entries are read in the turn after that. A
-    message is sent only once the producer has passed all of its entries. A producer index more than
-    a ring ahead, a message larger than the ring, and a read that the bus refuses close the sending
-    half of that stream alone.
+    A doorbell wakes the stream. In a turn entries are read, never at or past the producer index:
+    at first 8, and twice as many in the next turn if they were all used before the octets of the
+    turn; otherwise about as many as were used. If the next message has more, all of its entries are
+    read in the turn after that. A message is sent only once the producer has passed all of its
+    entries. A producer index more than a ring ahead, a message larger than the ring, and a read
+    that the bus refuses close the sending half of that stream alone.
 
     Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
@@ -184,7 +187,13 @@ class RingReader(wiring.Component):
             changes[0].eq(resulted), changes[1].eq(changes[0]),
             stages[0].eq(result), stages[1].eq(stages[0]),
         ]
-        m.d.comb += [written.eq(stages[1]), before.eq(contexts.data[1].consumer)]
+        used, former = Signal(8), contexts.data[1].window
+        m.d.comb += [
+            written.eq(stages[1]),
+            before.eq(contexts.data[1].consumer),
+            # With the message that stopped.
+            used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
+        ]
         fresh = self.set.payload
         context = contexts.write.payload
         m.d.comb += [
@@ -198,6 +207,10 @@ class RingReader(wiring.Component):
             context.data.consumer.eq(Mux(changes[1], before + written.entries, 0)),
             context.data.done.eq(Mux(changes[1], written.done, 0)),
             context.data.needs.eq(Mux(changes[1], written.needs, 0)),
+            context.data.window.eq(Mux(changes[1], Mux(
+                written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
+                    written.again & ~written.needs.any(), Mux(
+                        former[7], MOST, former << 1), former)), WINDOW)),
             rings.write.valid.eq(self.set.valid & self.set.ready),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
@@ -233,7 +246,7 @@ class RingReader(wiring.Component):
         far4, lacks4, wants4 = Signal(), Signal(), Signal(8)
         m.d.comb += [
             entries3.eq(1 << found3.size),
-            wants3.eq(Mux(context3.needs > WINDOW, context3.needs, WINDOW)),
+            wants3.eq(Mux(context3.needs > context3.window, context3.needs, context3.window)),
         ]
         m.d.sync += [
             found3.eq(rings.data[0]),

@@ -22,6 +22,7 @@ from ..dma.read import ReadSegment
 from ..lib.blockram import ForwardedTable
 from ..lib.stream import Store, counted
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ..spec.send import ENTRY
 from .pieces import PieceCutter, SendPart, Share
 from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
@@ -33,12 +34,19 @@ QUEUE = 16
 ENDS, STOPS = 15, 14
 
 
+#: Octets of a turn that a segment costs beside its payload: its headers, length and CRC.
+OVERHEAD = 24
+#: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
+#: without payload takes about as many cycles as the same cost in long segments.
+LEAST_OCTETS, LEAST_BEATS = 96, 4
+
+
 class _Prepared(data.StructLayout):
     """A message to be cut.
 
     Members
     -------
-    stream, tagged, rsvdulp, qn, refused, entries, partial, last, turn
+    stream, tagged, rsvdulp, qn, refused, entries, pieces, partial, last, turn
         As in :class:`~.work.SendMessage`.
     name : 32
         The STag or the Queue Number.
@@ -54,8 +62,8 @@ class _Prepared(data.StructLayout):
         message = SendMessage(streams)
         super().__init__({
             **{name: message[name].shape for name in (
-                "stream", "tagged", "rsvdulp", "qn", "refused", "entries", "partial", "last",
-                "turn")},
+                "stream", "tagged", "rsvdulp", "qn", "refused", "entries", "pieces", "partial",
+                "last", "turn")},
             "name": 32, "at": 64, "left": 33, "done": 32})
 
 
@@ -84,7 +92,9 @@ class TurnResult(data.StructLayout):
     done : 32
         Octets of the message after these that were sent.
     needs : 8
-        Entries of the message after these, if not all of them were read for the turn; else 0.
+        Entries of the message after these, if that is known; else 0.
+    stopped : 1
+        The octets of the turn were used up, and a message stopped.
     over : range(QUANTUM)
         Octets beyond those of the turn; see :class:`~.scheduler.Scheduler`.
     again : 1
@@ -93,7 +103,7 @@ class TurnResult(data.StructLayout):
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "entries": 8, "done": 32, "needs": 8,
+            "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
             "over": range(QUANTUM), "again": 1})
 
 
@@ -124,7 +134,8 @@ class Preparation(wiring.Component):
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
-        same = ("stream", "tagged", "rsvdulp", "qn", "entries", "partial", "last", "turn")
+        same = (
+            "stream", "tagged", "rsvdulp", "qn", "entries", "pieces", "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -154,7 +165,9 @@ class Cutter(wiring.Component):
     The MULPDU is read for each segment, so a change holds from the next one on. A message whose
     stream has a MULPDU without room for an octet of payload is refused.
 
-    A segment begins only if its turn has octets left. Otherwise the message stops; it goes on in
+    A segment begins only if it is the first one of its turn, or if the turn has octets left. It
+    costs its payload and ``OVERHEAD``, but some beats at least; each further piece of a message
+    costs as many octets as an entry has. Otherwise the message stops; it goes on in
     another turn, and so do all later messages of the turn. Each of them has one refused segment
     with the mark ``STOPS``, which only says that its entries and pieces are of no use.
 
@@ -163,6 +176,10 @@ class Cutter(wiring.Component):
 
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages.
     Reset: no message; MULPDUs and MSNs stay. Errors: none.
+
+    Parameters
+    ----------
+    width, streams : int
 
     Members
     -------
@@ -181,8 +198,8 @@ class Cutter(wiring.Component):
         One for each turn.
     """
 
-    def __init__(self, streams):
-        self.streams = streams
+    def __init__(self, width, streams):
+        self.width, self.streams = width, streams
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
@@ -305,17 +322,25 @@ class Cutter(wiring.Component):
 
         Returns whether a segment may begin.
         """
-        budget, stopped = Signal(signed(LENGTH_BITS + 2)), Signal()
-        entries, done, sent = Signal(8), Signal(32), Signal(32)
+        budget, stopped, begun = Signal(signed(LENGTH_BITS + 2)), Signal(), Signal()
+        entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
         left, result = Signal(signed(LENGTH_BITS + 2)), self.results.payload
         finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
-        m.d.comb += left.eq(budget - Mux(sends, length, 0))
+        least = max(LEAST_OCTETS, LEAST_BEATS * self.width // 8)
+        m.d.comb += left.eq(budget - Mux(sends, Mux(
+            length < least - OVERHEAD, least, length + OVERHEAD), 0))
         # ``sent`` counts the octets of this message, those of earlier turns too.
-        with m.If(first):
-            m.d.sync += [budget.eq(now.turn.octets), stopped.eq(0), entries.eq(0)]
+        with m.If(fresh[0]):
+            m.d.sync += budget.eq(
+                Mux(first, now.turn.octets, left)
+                - Mux(now.pieces.any(), (now.pieces - 1) * ENTRY, 0))
         with m.Else():
             m.d.sync += budget.eq(left)
+        with m.If(first):
+            m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
+        with m.Elif(sends):
+            m.d.sync += begun.eq(1)
         with m.If(fresh[0]):
             m.d.sync += sent.eq(now.done)
         with m.Elif(sends):
@@ -323,7 +348,7 @@ class Cutter(wiring.Component):
         with m.If(finished):
             m.d.sync += entries.eq(entries + now.entries)
         with m.If(stops & ~stopped):
-            m.d.sync += [stopped.eq(1), done.eq(sent)]
+            m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
         # A message without a segment leaves in its first cycle, before the turn's numbers are set.
         m.d.sync += [
             self.results.valid.eq(leaves & now.last),
@@ -331,12 +356,13 @@ class Cutter(wiring.Component):
             result.entries.eq(
                 Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
             result.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
-            result.needs.eq(Mux(now.partial & (first | ~stopped), now.entries, 0)),
+            result.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
+            result.stopped.eq(stops | (stopped & ~first)),
             result.over.eq(Mux(first | ~left[-1], 0, Mux(
                 -left >= QUANTUM, QUANTUM - 1, -left))),
             result.again.eq(now.turn.more | now.partial | stops | (stopped & ~first)),
         ]
-        return ~stopped & (budget > 0)
+        return ~stopped & (~begun | (budget > 0))
 
     def _header(self, now, msn, ends):
         """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), the first octet lowest."""
@@ -364,6 +390,8 @@ class Segmenter(wiring.Component):
 
     Parameters
     ----------
+    width : int
+        Bits of a beat: what a segment costs at least depends on it.
     streams : int
         DDP Streams, a power of two, up to 4096.
     inline : int
@@ -386,7 +414,7 @@ class Segmenter(wiring.Component):
         A message begins, which will have one segment with a mark.
     """
 
-    def __init__(self, streams, *, inline=256):
+    def __init__(self, width, streams, *, inline=256):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -394,7 +422,7 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.streams, self.rows = streams, inline
+        self.width, self.streams, self.rows = width, streams, inline
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -413,7 +441,7 @@ class Segmenter(wiring.Component):
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams)
-        m.submodules.cutter = cutter = Cutter(self.streams)
+        m.submodules.cutter = cutter = Cutter(self.width, self.streams)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)

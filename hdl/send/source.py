@@ -66,7 +66,7 @@ class DataSource(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        self.segmenter, self.check = Segmenter(config.streams), PartCheck(config)
+        self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
         self.departure = Departure(config.width, config.streams)
         self.rings = RingReader(config.width, config.streams)
         members = {

@@ -72,7 +72,7 @@ class SendMessage(data.StructLayout):
         Of an untagged message.
     refused : 1
         The entries are not valid: the message has one segment, which is given up.
-    entries : 8
+    entries, pieces : 8
     partial : 1
         Not all entries of the message were read for the turn. It has no piece, and is not sent now.
     last : 1
@@ -83,8 +83,8 @@ class SendMessage(data.StructLayout):
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "tagged": 1, "rsvdulp": 40, "length": 32, "stag": 32,
-            "to": 64, "qn": range(QUEUES), "refused": 1, "entries": 8, "partial": 1, "last": 1,
-            "turn": Turn()})
+            "to": 64, "qn": range(QUEUES), "refused": 1, "entries": 8, "pieces": 8,
+            "partial": 1, "last": 1, "turn": Turn()})
 
 
 class LocalPiece(data.StructLayout):
@@ -212,6 +212,7 @@ class WorkReader(wiring.Component):
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.refused.eq(bad),
             message.entries.eq(head["entries"]),
+            message.pieces.eq(head["pieces"]),
             message.partial.eq(partial),
             message.last.eq(partial | (more >= now.left)),
             message.turn.eq(now.turn),

@@ -38,8 +38,8 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   ``SEND_AFTER``, then ``SEND_COMMIT``; write the ``SEND_RING_*`` registers, then
   ``SEND_RING_COMMIT``. Work requests are entries of that ring. The host writes them to memory, and
   then ``SEND_DOORBELL``, which needs no other register. For each untagged queue write ``SEND_QN``
-  and ``SEND_MSN``, then ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at any time: the stream's
-  next segments have it.
+  and ``SEND_MSN``, then ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at
+  any time: the stream's next segments have it.
 """
 
 from collections.abc import Iterator

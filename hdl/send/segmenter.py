@@ -38,7 +38,7 @@ ENDS, STOPS = 15, 14
 OVERHEAD = 24
 #: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
 #: without payload takes about as many cycles as the same cost in long segments.
-LEAST_OCTETS, LEAST_BEATS = 96, 4
+LEAST_OCTETS, LEAST_BEATS = 160, 4
 
 
 class _Prepared(data.StructLayout):

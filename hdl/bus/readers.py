@@ -13,7 +13,7 @@ __all__ = ["ReadersJoin"]
 class ReadersJoin(wiring.Component):
     """Lets two managers read on one bus, in turns. The highest bit of an ID names the manager.
 
-    Both must take each beat at once, so that neither one holds up the other.
+    Both must take each beat in its cycle, so that neither one holds up the other.
 
     Latency: 1 cycle from ``ar``; none to ``r``. Throughput: one address and one beat per cycle.
     Reset: empty. Errors: those of the bus go to the manager that reads.

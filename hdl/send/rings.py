@@ -139,7 +139,8 @@ class RingReader(wiring.Component):
         m.submodules.over = over = Store(range(self.streams), depth=QUEUE)
         m.submodules.fetched = fetched = Store(_Fetched(self.streams), depth=2 * QUEUE)
         m.submodules.entries = entries = Entries(self.width, self.streams)
-        self._decide(m, windows, idle, over)
+        tables = self._account(m, idle)
+        self._decide(m, tables, windows, idle, over)
         self._read(m, windows, fetched)
         wiring.connect(m, fetched.o, entries.windows)
         wiring.connect(m, wiring.flipped(self.heads), entries.heads)
@@ -154,9 +155,11 @@ class RingReader(wiring.Component):
         ]
         return m
 
-    def _decide(self, m, windows, idle, over):
-        """Looks a stream up in its turn, and decides which entries are read."""
-        number = range(self.streams)
+    def _account(self, m, idle):
+        """Keeps the tables: rings, producer indices and contexts. Ends turns, and wakes streams.
+
+        Returns the tables.
+        """
         ring = SendRing(self.streams)
         m.submodules.rings = rings = ForwardedTable(ring, self.streams)
         m.submodules.producers = producers = ForwardedTable(16, self.streams)
@@ -166,7 +169,7 @@ class RingReader(wiring.Component):
 
         # A result changes the context, and then the turn has ended. So does a turn in which there
         # is nothing to be sent.
-        result, turn = results.o.payload, self.turn.payload
+        result = results.o.payload
         m.d.comb += [
             self.ended.valid.eq(results.o.valid | idle.o.valid),
             self.ended.payload.stream.eq(Mux(results.o.valid, result.stream, idle.o.payload)),
@@ -222,13 +225,19 @@ class RingReader(wiring.Component):
                 self.set.valid & self.set.ready, 0, self.doorbell.payload.producer)),
         ]
 
+        return rings, producers, contexts
+
+    def _decide(self, m, tables, windows, idle, over):
+        """Looks a stream up in its turn, and decides which entries are read."""
+        number, ring = range(self.streams), SendRing(self.streams)
+        rings, producers, contexts = tables
         # A turn: two cycles for the look-ups, and two for the decision.
-        takes, valid = Signal(), Signal(4)
+        turn, takes, valid = self.turn.payload, Signal(), Signal(4)
         streams = [Signal(number, name=f"stream{n}") for n in range(1, 5)]
         octets = [Signal(range(QUANTUM + 1), name=f"octets{n}") for n in range(1, 5)]
         m.d.comb += [
             takes.eq(self.turn.valid & self.turn.ready),
-            # What is under way fits in the other half of each queue.
+            # The turns that are under way fit in the other half of each queue.
             self.turn.ready.eq(windows.half & idle.half & over.half & ~valid[0]),
             rings.address[0].eq(turn.stream),
             producers.address[0].eq(turn.stream),

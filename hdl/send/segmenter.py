@@ -108,7 +108,7 @@ class TurnResult(data.StructLayout):
 
 
 class Preparation(wiring.Component):
-    """Computes where a message goes on: its offset, and the octets that are left.
+    """Computes where a message continues: its offset, and the octets that are left.
 
     Latency: 3 cycles. Throughput: one message per cycle. Reset: empty. Errors: a message of which
     more octets were sent than it has is refused.
@@ -228,7 +228,7 @@ class Cutter(wiring.Component):
             weighs.eq(valid & self.go & ~cuts & ~now.partial),
             bad.eq(now.refused | small),
             ends.eq(over[-1] | bad),
-            # The first step of a message that goes on is to skip octets.
+            # The first step of a message that continues is to skip octets.
             stops.eq(cuts & ~skips & ~may),
             sends.eq(cuts & ~skips & may),
             leaves.eq(stops | (sends & ends) | (valid & now.partial)),

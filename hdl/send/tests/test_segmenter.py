@@ -5,6 +5,7 @@ senders sent the same segments.
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
@@ -82,13 +83,37 @@ class Got:
         return self.header + bytes(payload)
 
 
+async def listen(ctx, dut, results):
+    """Takes the results of turns."""
+    names = ("stream", "entries", "done", "needs", "stopped", "over", "again")
+    ticks = ctx.tick().sample(dut.results.valid, dut.results.payload)
+    async for *_, valid, numbers in ticks:
+        if valid:
+            results.append({name: numbers[name] for name in names})
+
+
+async def give_turns(ctx, dut, works, octets, results, **pauses):
+    """Gives each message turns of ``octets`` until it was sent to its end."""
+    for work in works:
+        result = {"done": 0, "entries": 0}
+        while not result["entries"]:
+            turn = window(work.stream, work.entries, octets=octets, done=result["done"])
+            await send(ctx, dut.i, turn, **pauses)
+            while not results:
+                await ctx.tick()
+            result = results.popleft()
+            assert result["stream"] == work.stream and result["again"] == result["stopped"]
+            assert result["entries"] == (0 if result["stopped"] else len(work.entries))
+            assert result["needs"] == (len(work.entries) if result["stopped"] else 0)
+
+
 def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0, rows=256,
             octets=None, limit=60_000):  # fmt: skip
     """Returns the segments, the octets of the inline memory, and the cycle of the first entry.
 
     ``mulpdus`` has the MULPDU of each stream, and ``changes`` what is written to it later: pairs of
     a cycle, counted from the first entry, and of values. Before the cycle ``hold`` no segment is
-    taken. With ``octets``, each turn has so many, and a message that stops gets another turn.
+    taken. With ``octets``, that is the size of a turn, and a message that stops gets another one.
     """
     dut = shared(Segmenter, WIDTH, STREAMS, inline=rows)
     rng, got, inline, begun = random.Random(1), [], bytearray(64 * rows), []
@@ -109,24 +134,7 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
         if octets is None:
             await send(ctx, dut.i, entries, idle=idle, rng=rng)
             return
-        for work in works:
-            result = {"done": 0, "entries": 0}
-            while not result["entries"]:
-                turn = window(work.stream, work.entries, octets=octets, done=result["done"])
-                await send(ctx, dut.i, turn, idle=idle, rng=rng)
-                while not results:
-                    await ctx.tick()
-                result = results.popleft()
-                assert result["stream"] == work.stream and result["again"] == result["stopped"]
-                assert result["entries"] == (0 if result["stopped"] else len(work.entries))
-                assert result["needs"] == (len(work.entries) if result["stopped"] else 0)
-
-    async def listen(ctx):
-        names = ("stream", "entries", "done", "needs", "stopped", "over", "again")
-        ticks = ctx.tick().sample(dut.results.valid, dut.results.payload)
-        async for *_, valid, numbers in ticks:
-            if valid:
-                results.append({name: numbers[name] for name in names})
+        await give_turns(ctx, dut, works, octets, results, idle=idle, rng=rng)
 
     def note(seen, cycle):
         """Takes an output; returns whether it is a segment."""
@@ -173,7 +181,7 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
                 sinks.set_ready(ctx)
 
     row, first = 0, None
-    simulate(dut, take, background=[give, listen], limit=limit)
+    simulate(dut, take, background=[give, partial(listen, dut=dut, results=results)], limit=limit)
     return got, inline, first
 
 

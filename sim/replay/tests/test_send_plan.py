@@ -230,8 +230,8 @@ def test_a_region_in_pages_is_read_from_its_pages(width: int, code: int) -> None
     device, rng = Device(width), random.Random(code)
     order = rng.sample(range(count), count)
     base = -(-len(device.memory) // size)
-    octets = bytes(base * size - len(device.memory)) + rng.randbytes(count * size)
-    device.memory = np.frombuffer(device.memory.tobytes() + octets, np.uint8).copy()
+    filled = bytes(base * size - len(device.memory)) + rng.randbytes(count * size)
+    device.memory = np.frombuffer(device.memory.tobytes() + filled, np.uint8).copy()
     for slot, page in enumerate(order):
         device.do(commands.set_page(7 + slot, (base + page) * size))
     skip, length = 1234, count * size - 2000

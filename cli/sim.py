@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -20,8 +21,9 @@ from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
 from ..sim.replay.differences import find_differences, number_text
-from ..sim.replay.plan import Plan, plan
+from ..sim.replay.plan import plan
 from ..sim.replay.regions import RIGHTS, Region
+from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
 from ..sim.reports import report
 from ..sim.reports.report import Result, Run, left_out_text
@@ -70,8 +72,8 @@ def sim(
         bool,
         typer.Option(
             "--send",
-            help="Instead, send the capture's messages by the golden model, and compare the octets"
-            " with those of the capture.",
+            help="Instead, send the capture's messages by the RTL and the golden model, and compare"
+            " the octets with those of the capture.",
         ),
     ] = False,
     assume: Assume = None,
@@ -86,9 +88,9 @@ def sim(
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     if send:
-        if regions is not None or out is not None or waves:
-            raise BadInput("--send runs no gateware: leave out --regions, --out and --waves")
-        _send(asked, width)
+        if regions is not None or out is not None or engine is not EngineName.COMPILED:
+            raise BadInput("--send takes no --regions, --out and --engine: leave these out")
+        _send(asked, width, waves)
         return
     result, waveforms = _simulate(asked, width, out, engine, waves)
     if out is not None:
@@ -120,10 +122,7 @@ def sim(
 def _simulate(
     asked: Asked, width: int, out: Path | None, engine_name: EngineName, waves: bool
 ) -> tuple[Result, list[Path]]:
-    try:
-        config = RnicConfig(width=width)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
+    config = _config(width)
     check_directory(out)
     found = read_input(asked, config)
     plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
@@ -138,12 +137,10 @@ def _simulate(
     )
     waveforms = []
     for number, each in enumerate(plans, 1):
-        path = None
-        if waves:
-            path = (out or Path()) / (f"waves-{number}.vcd" if len(plans) > 1 else "waves.vcd")
-            path.parent.mkdir(parents=True, exist_ok=True)
+        path = _waveform(out or Path(), number, len(plans)) if waves else None
+        if path is not None:
             waveforms.append(path)
-        with _progress(each, number, len(plans)) as progress:
+        with _progress(len(each.operations), number, len(plans)) as progress:
             memory = each.memory.copy()
             outcome = engine.run(
                 each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
@@ -152,10 +149,12 @@ def _simulate(
     return result, waveforms
 
 
-def _send(asked: Asked, width: int) -> None:
-    """Sends a capture's messages by the golden model, and prints the comparison."""
-    found = read_input(asked, RnicConfig(width=width))
+def _send(asked: Asked, width: int, waves: bool) -> None:
+    """Sends a capture's messages by the golden model and the RTL, and prints the comparison."""
+    config = _config(width, transmit=True)
+    found = read_input(asked, config)
     results = send_again(found.traffic)
+    plans = [*send_plans(results, config)]
     terminal = console()
     headings = "from", "to", "LLP", "messages", "segments", "MULPDU", "other PAD", "differences"
     rows = []
@@ -164,31 +163,64 @@ def _send(asked: Asked, width: int) -> None:
         ends = str(each.stream.source), str(each.stream.destination)
         rows.append([*ends, _way(each.stream), *map(str, counts)])
     name = asked.capture or "generated workload"
-    print_table(terminal, f"{name}: sent by the golden model", headings, rows)
-    apart = sum(each.left_out for each in results)
+    print_table(terminal, f"{name}: sent again", headings, rows)
+    apart = (
+        (sum(each.left_out for each in results), "the message is not whole"),
+        (
+            sum(each.segments for each in results if isinstance(each.stream, SctpStream)),
+            "the RTL has no SCTP to send",
+        ),
+        *((count, why) for why, count in sum((each.left_out for each in plans), Counter()).items()),
+    )
     left_out = [
         *found.left_out,
-        *([LeftOut(apart, "segment", "the message is not whole")] if apart else []),
+        *(LeftOut(count, "segment", why) for count, why in apart if count),
     ]
     print_notes(terminal, found.notes, left_out)
     differences = [difference for each in results for difference in each.differences]
+    cycles = 0
+    engine = load(EngineName.COMPILED.value)
+    for number, sending in enumerate(plans, 1):
+        path = _waveform(Path(), number, len(plans)) if waves else None
+        with _progress(len(sending.operations), number, len(plans)) as progress:
+            outcome = engine.run(
+                config, sending.operations, sending.memory, waves=path, progress=progress
+            )
+        cycles += outcome.cycles
+        differences += sending.compare(outcome)
+        if path is not None:
+            terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     print_differences(terminal, differences)
     segments = sum(each.segments for each in results)
+    by_device = sum(each.segments for each in plans)
     terminal.print(
         f"{colored('differ' if differences else 'agree', not differences)}: golden model and"
-        f" senders {'differ' if differences else 'agree'} on {_count(segments, 'segment')}"
-        f"{escape(left_out_text(left_out))}",
+        f" senders on {_count(segments, 'segment')}, RTL on {by_device} of them,"
+        f" {cycles} cycles at {width} bits{escape(left_out_text(left_out))}",
         soft_wrap=True,
     )
     if differences:
         raise typer.Exit(DIFFERS)
 
 
+def _config(width: int, *, transmit: bool = False) -> RnicConfig:
+    try:
+        return RnicConfig(width=width, transmit=transmit)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+
+
+def _waveform(directory: Path, number: int, count: int) -> Path:
+    """Returns the path of the waveform of one run of several, and makes its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory / (f"waves-{number}.vcd" if count > 1 else "waves.vcd")
+
+
 def _progress(
-    each: Plan, number: int, count: int
+    operations: int, number: int, count: int
 ) -> AbstractContextManager[Callable[[int, int], None] | None]:
     """Shows the progress of one run of several."""
-    return bar(f"RNIC {number} of {count}" if count > 1 else "simulating", len(each.operations))
+    return bar(f"RNIC {number} of {count}" if count > 1 else "simulating", operations)
 
 
 def _print(console: Console, result: Result) -> None:

@@ -24,7 +24,7 @@ _ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
 
 def registers(config: RnicConfig) -> tuple[Register, ...]:
     """Returns the registers of a device with these parameters."""
-    return tuple(each for each in regs.REGISTERS if config.sctp or not each.sctp)
+    return tuple(regs.registers_of(sctp=config.sctp, transmit=config.transmit))
 
 
 def fields(register: Register) -> tuple[Field, ...]:
@@ -33,13 +33,14 @@ def fields(register: Register) -> tuple[Field, ...]:
 
 
 def page(config: RnicConfig) -> str:
-    """Returns the map as Markdown; ``hdl/spec/registers.md`` is the page of a device with SCTP."""
+    """Returns the map as Markdown; ``hdl/spec/registers.md`` is that of a device with all."""
     lines = [
         "# Registers",
         "",
         "The host reaches these registers through `s_axil`. Each has 32 bits; addresses count",
         "octets. Access is ro, rw or wo (a write is a command, a read returns 0). S: only with",
-        "SCTP. This page is generated; `rnic export` writes one for any configuration.",
+        "SCTP. T: only in a device that sends. This page is generated; `rnic export` writes one",
+        "for any configuration.",
         "",
         "| address | register | access | |",
         "|---|---|---|---|",
@@ -51,7 +52,7 @@ def page(config: RnicConfig) -> str:
             bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
             parts.append(f"{bits} `{field.name}`: {field.doc}")
         text = "<br>".join(parts).replace("|", "\\|")
-        access = register.access + ", S" * register.sctp
+        access = register.access + ", S" * register.sctp + ", T" * register.transmit
         lines.append(f"| {register.address:#05x} | `{register.name}` | {access} | {text} |")
     return "\n".join([*lines, ""])
 

@@ -22,6 +22,9 @@ from .lib.table import table_write
 from .mpa.intake import LlpSettings
 from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
+from .send.departure import SendSetting, SendState
+from .send.segmenter import Mulpdu, NextMsn
+from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
 from .spec.stag import FIELDS
@@ -57,11 +60,32 @@ def sctp_control(config):
     })
 
 
+def send_control(config):
+    """Returns the signature between Control and the Data Source.
+
+    The members are those of :class:`~.send.source.DataSource`. ``sent`` is high for one cycle for
+    each FPDU.
+    """
+    streams = config.streams
+    return wiring.Signature({
+        "set": Out(stream.Signature(SendSetting(streams))),
+        "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
+        "msns": Out(stream.Signature(NextMsn(streams))),
+        "look": Out(range(streams)),
+        "state": In(SendState()),
+        "sent": In(1),
+        "dropped": In(1),
+        "fence": Out(1),
+        "fencing": In(1),
+    })
+
+
 class Control(wiring.Component):
     """Holds the registers and carries out the host's commands.
 
     A revocation removes the entry from its table. It is done once every segment that may have seen
-    the entry was dropped, or was placed and the bus has responded for it.
+    the entry was dropped, or was placed and the bus has responded for it; and once the bus has
+    answered every read that it allowed.
 
     Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
     registers are 0. Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
@@ -94,6 +118,8 @@ class Control(wiring.Component):
     irq : Out(1)
     sctp : Out(sctp_control(config))
         The blocks of SCTP; with SCTP only.
+    send : Out(send_control(config))
+        The Data Source; in a device that sends only.
     """
 
     def __init__(self, config):
@@ -121,11 +147,13 @@ class Control(wiring.Component):
             "idle": In(1),
             "irq": Out(1),
             **({"sctp": Out(sctp_control(config))} if config.sctp else {}),
+            **({"send": Out(send_control(config))} if config.transmit else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.registers = registers = Registers(sctp=self.config.sctp)
+        m.submodules.registers = registers = Registers(
+            sctp=self.config.sctp, transmit=self.config.transmit)
         wiring.connect(m, wiring.flipped(self.bus), registers.bus)
         revoking = self._revoke(m, registers)
         uncleared = self._set_up(m, registers)
@@ -157,6 +185,8 @@ class Control(wiring.Component):
         ]
         if self.config.sctp:
             self._sctp(m, registers)
+        if self.config.transmit:
+            self._send(m, registers)
         mask = registers.irq_mask
         m.d.sync += self.irq.eq((self.events.valid & ~mask[0]) | (waiting & ~mask[2]))
         return m
@@ -224,7 +254,8 @@ class Control(wiring.Component):
             # Until a command was carried out, no register is written: the next write could change
             # the command's parameters, or be the next command.
             registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
-                self.sctp.command.valid if self.config.sctp else 0)),
+                self.sctp.command.valid if self.config.sctp else 0) | (
+                self.send.set.valid | self.send.msns.valid if self.config.transmit else 0)),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
@@ -239,7 +270,11 @@ class Control(wiring.Component):
         ]
         with m.If(revoke | sweep.revoke.valid):
             m.d.comb += entry.valid.eq(0)
-        return revoke | wanted | sweep.busy | sweeping | fences | fence.busy
+        reading = C(0)
+        if self.config.transmit:
+            m.d.comb += self.send.fence.eq(fences)
+            reading = self.send.fencing
+        return revoke | wanted | sweep.busy | sweeping | fences | fence.busy | reading
 
     def _entry(self, registers):
         """Yields the name of each field of an STag's entry, and its value in the registers."""
@@ -351,6 +386,43 @@ class Control(wiring.Component):
             registers.delivered.eq(counters.delivered),
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
+
+    def _send(self, m, registers):
+        """Connects the sending halves of streams, and the counters of FPDUs."""
+        send, number = self.send, registers.send_stream
+        state, found = send.set.payload.state, send.state
+        known, has_queue = Signal(), Signal()
+        m.d.sync += [
+            known.eq(self._known(number)),
+            has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
+        ]
+        for command, port, allowed in (
+            (registers.send_commit, send.set, known),
+            (registers.send_msn_commit, send.msns, has_queue),
+        ):
+            with m.If(command):
+                m.d.sync += port.valid.eq(allowed)
+            with m.Elif(port.ready):
+                m.d.sync += port.valid.eq(0)
+        m.d.comb += [
+            registers.cap_sends.eq(1),
+            send.set.payload.stream.eq(number),
+            Cat(state.open, state.llp).eq(registers.send_flags),
+            state.after.eq(registers.send_after),
+            state.sequence.eq(registers.send_sequence),
+            send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
+            send.mulpdus.payload.stream.eq(number),
+            send.mulpdus.payload.mulpdu.eq(registers.send_mulpdu),
+            send.msns.payload.stream.eq(number),
+            send.msns.payload.qn.eq(registers.send_qn),
+            send.msns.payload.msn.eq(registers.send_msn),
+            send.look.eq(number),
+            registers.send_state.eq(Cat(found.open, found.failed)),
+        ]
+        for name, event in (("sent", send.sent), ("send_dropped", send.dropped)):
+            counter = Signal(32, name=name)
+            m.d.sync += counter.eq(counter + delayed(m, 1, event, f"{name}_event"))
+            m.d.comb += getattr(registers, name).eq(counter)
 
     def _sctp(self, m, registers):
         """Connects associations, sessions, guidance and counters of SCTP."""

@@ -5,6 +5,7 @@ import re
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from .bus.axi import AWCACHE
 from .lib.stream import any_of
@@ -12,6 +13,7 @@ from .lib.verilog import convert
 from .rnic import Rnic
 from .spec import regs
 from .spec.config import RnicConfig
+from .spec.send import ENTRY
 
 __all__ = ["FlatRnic", "to_verilog"]
 
@@ -29,6 +31,11 @@ class FlatRnic(wiring.Component):
     :data:`.bus.axi.AWCACHE`. ``s_axil_*`` reaches the registers. ``m_axis_exc_*`` is the exception
     stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
     Error Type and Error Code.
+
+    A device that sends has more ports: ``s_axis_work_*`` takes work requests, an entry of the send
+    ring each, and ``tid`` is the stream; ``m_axi_ar*`` and ``m_axi_r*`` read host memory;
+    ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``, and
+    ``tuser[32]`` marks an FPDU that was sent before.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -72,6 +79,10 @@ class FlatRnic(wiring.Component):
                     **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
                        if config.sctp else {}),
+                    **({
+                        **channel("s_axis_work_", In, {"tdata": 8 * ENTRY, "tid": 16}),
+                        **channel("m_axis_", Out, {**axis, "tuser": 33}),
+                    } if config.transmit else {}),
                 }.items()
             },
             **{
@@ -85,6 +96,11 @@ class FlatRnic(wiring.Component):
                     **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
                 }.items()
             },
+            **({
+                **channel("m_axi_ar", Out, {**address, "id": exact_log2(config.outstanding)}),
+                **channel("m_axi_r", In, {
+                    "id": exact_log2(config.outstanding), "data": width, "resp": 2, "last": 1}),
+            } if config.transmit else {}),
             **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
             **channel("s_axil_w", In, {"data": 32, "strb": 4}),
             **channel("s_axil_b", Out, {"resp": 2}),
@@ -145,14 +161,18 @@ class FlatRnic(wiring.Component):
             # Full beats, incrementing, unprivileged, secure, data.
             *(
                 getattr(self, f"{prefix}{name}").eq(value)
-                for prefix in ("m_axi_aw", "m_axi_cq_aw")
+                for prefix in ("m_axi_aw", "m_axi_cq_aw", *["m_axi_ar"] * self.config.transmit)
                 for name, value in (
                     ("size", octets.bit_length() - 1), ("burst", 1), ("cache", AWCACHE),
                 )
             ),
             self.irq.eq(rnic.irq),
         ]
+        if self.config.transmit:
+            self._send(m, rnic, keep)
         for prefix, channel, outward in (
+            *((("m_axi_ar", rnic.reads.ar, True), ("m_axi_r", rnic.reads.r, False))
+              if self.config.transmit else ()),
             ("m_axi_aw", rnic.bus.aw, True),
             ("m_axi_w", rnic.bus.w, True),
             ("m_axi_b", rnic.bus.b, False),
@@ -175,6 +195,23 @@ class FlatRnic(wiring.Component):
             ready = getattr(self, f"{prefix}ready")
             m.d.comb += channel.ready.eq(ready) if outward else ready.eq(channel.ready)
         return m
+
+    def _send(self, m, rnic, keep):
+        """Connects work requests and FPDUs. ``keep`` returns TKEEP for a number of octets."""
+        fpdu = rnic.fpdus.payload
+        m.d.comb += [
+            rnic.work.valid.eq(self.s_axis_work_tvalid),
+            self.s_axis_work_tready.eq(rnic.work.ready),
+            rnic.work.payload.entry.eq(self.s_axis_work_tdata),
+            rnic.work.payload.stream.eq(self.s_axis_work_tid),
+            self.m_axis_tvalid.eq(rnic.fpdus.valid),
+            rnic.fpdus.ready.eq(self.m_axis_tready),
+            self.m_axis_tdata.eq(fpdu.beat.data),
+            self.m_axis_tlast.eq(fpdu.beat.last),
+            self.m_axis_tkeep.eq(keep(fpdu.beat.count)),
+            self.m_axis_tid.eq(fpdu.stream),
+            self.m_axis_tuser.eq(Cat(fpdu.sequence, fpdu.repeat)),
+        ]
 
 
 #: The initial contents of a memory: one line per word, all zeros; captures the last index.

@@ -8,6 +8,11 @@ Over MPA::
                                                              ▲  │ MarkerCut, PageCut └ m_axis_exc
                                   TaggedCheck, UntaggedCheck ┘  └► Delivery ─ m_axi_cq
 
+With ``RnicConfig.transmit``, work requests leave as FPDUs::
+
+    s_axis_work ─ DataSource (Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer) ─ m_axis
+                                                         ▲ m_axi
+
 Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
 
     s_axis_eth ─ SctpReceiver ┬ Store ─► packet buffer ─► PlacementDma
@@ -20,7 +25,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .bus.axi import AxiLite, AxiWrite
+from .bus.axi import AxiLite, AxiRead, AxiWrite
 from .control import Control, StreamEntry
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
@@ -32,6 +37,7 @@ from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
 from .dma.buffer import PacketBuffers
 from .dma.exceptions import ExceptionQueue
+from .dma.jobs import Placement
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
@@ -39,6 +45,7 @@ from .lib.credits import Credits
 from .lib.quiet import Quiet
 from .lib.stream import Beat, delayed
 from .lib.table import Table
+from .mpa.framer import FpduBeat
 from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
@@ -46,6 +53,8 @@ from .mpa.walker import MpaWalker
 from .sctp.admission import Admission
 from .sctp.receiver import SctpReceiver
 from .sctp.reports import Reports
+from .send.source import DataSource
+from .send.work import WorkEntry
 from .spec import regs
 from .spec.config import RnicConfig
 
@@ -81,6 +90,13 @@ class Rnic(wiring.Component):
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
     irq : Out(1)
         High while an error event or completions wait that are not masked.
+    work : In(stream.Signature(WorkEntry(streams)))
+        In a device that sends only: the entries of work requests, in order; those of a message
+        follow each other.
+    reads : Out(AxiRead(width, outstanding))
+        In a device that sends only.
+    fpdus : Out(stream.Signature(FpduBeat(width)))
+        In a device that sends only: a packet for each FPDU.
     """
 
     def __init__(self, config):
@@ -95,6 +111,11 @@ class Rnic(wiring.Component):
             "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
             "irq": Out(1),
             **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
+            **({
+                "work": In(stream.Signature(WorkEntry(config.streams))),
+                "reads": Out(AxiRead(config.width, config.outstanding)),
+                "fpdus": Out(stream.Signature(FpduBeat(config.width))),
+            } if config.transmit else {}),
         })
 
     def elaborate(self, platform):
@@ -111,6 +132,8 @@ class Rnic(wiring.Component):
         if self.config.sctp:
             self._report_sctp(m)
         self._control(m)
+        if self.config.transmit:
+            self._send(m)
         self._idle(m)
         return m
 
@@ -183,8 +206,8 @@ class Rnic(wiring.Component):
         m.submodules.parser = parser = HeaderParser()
         m.submodules.streams = streams = Table(
             StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
-            lookups=1 + config.mpa)
-        m.submodules.stags = stags = StagTable(config.stags, lookups=2)
+            lookups=1 + config.mpa + config.transmit)
+        m.submodules.stags = stags = StagTable(config.stags, lookups=2 + config.transmit)
         m.submodules.tagged = tagged = TaggedCheck(config.stags)
         m.submodules.untagged = untagged = UntaggedCheck(config, unordered=config.sctp)
         if config.mpa:
@@ -197,9 +220,9 @@ class Rnic(wiring.Component):
         # The stream is looked up while its header is parsed.
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
-        rights = streams.entry[-1]
+        rights = streams.entry[config.mpa]
         m.d.comb += [
-            streams.index[-1].eq(commit.head.payload.stream),
+            streams.index[config.mpa].eq(commit.head.payload.stream),
             parser.i.valid.eq(commit.head.valid),
             parser.i.payload.eq(commit.head.payload.header),
             tagged.i.valid.eq(parser.o.valid),
@@ -225,8 +248,9 @@ class Rnic(wiring.Component):
         sources = config.mpa + config.sctp
         m.submodules.markers = markers = MarkerCut(
             config, marked=config.mpa, sources=sources, unordered=config.sctp)
-        m.submodules.cut = cut = PageCut(config, sources=sources)
-        m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
+        m.submodules.cut = cut = PageCut(config, Placement(config, sources=sources))
+        m.submodules.pages = pages = Table(
+            PageEntry(), config.pages, live="valid", lookups=1 + config.transmit)
         m.submodules.dma = dma = PlacementDma(config, sources=sources)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
         wiring.connect(m, commit.moves, markers.i)
@@ -342,6 +366,32 @@ class Rnic(wiring.Component):
                 host.tally.eq(commit.item_tally),
             ]
 
+    def _send(self, m):
+        """Adds the Data Source, which shares the tables with the checks of received segments."""
+        control, stags, pages = m.submodules.control, m.submodules.stags, m.submodules.pages
+        streams = m.submodules.streams
+        m.submodules.source = source = DataSource(self.config)
+        wiring.connect(m, wiring.flipped(self.work), source.work)
+        wiring.connect(m, source.bus, wiring.flipped(self.reads))
+        wiring.connect(m, source.o, wiring.flipped(self.fpdus))
+        for name in ("set", "mulpdus", "msns"):
+            wiring.connect(m, getattr(control.send, name), getattr(source, name))
+        sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
+        m.d.comb += [
+            streams.index[-1].eq(source.stream),
+            source.pd.eq(streams.entry[-1].pd),
+            stags.index[-1].eq(source.index),
+            source.entry.eq(stags.entry[-1]),
+            pages.index[-1].eq(source.slot),
+            source.page.eq(pages.entry[-1]),
+            source.look.eq(control.send.look),
+            control.send.state.eq(source.state),
+            control.send.dropped.eq(source.dropped),
+            control.send.sent.eq(sent),
+            source.fence.eq(control.send.fence),
+            control.send.fencing.eq(source.fencing),
+        ]
+
     def _idle(self, m):
         """Reports to the registers whether any data is still under way."""
         config, control = self.config, m.submodules.control
@@ -358,6 +408,8 @@ class Rnic(wiring.Component):
                          | m.submodules.admission.busy | m.submodules.reports.busy)
         moving = Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
         recording = m.submodules.records.busy if config.mpa else C(0)
+        if config.transmit:
+            receiving = receiving | self.work.valid | m.submodules.source.busy
         busy = Signal()
         m.d.sync += [
             busy.eq(receiving | commit.busy | delayed(m, 1, Cat(

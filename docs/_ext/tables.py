@@ -54,8 +54,10 @@ def registers(source: str) -> Iterator[str]:
         shown = (
             f"[`{each.name}`](#{_anchor(source, each.name)})" if each.fields else f"`{each.name}`"
         )
-        # A board has registers of its own, which do not depend on SCTP.
-        access = each.access + (", SCTP" if module_name.endswith("regs") and each.sctp else "")
+        # A board has registers of its own, which each of them has.
+        access = each.access
+        if module_name.endswith("regs"):
+            access += ", SCTP" * each.sctp + ", sends" * each.transmit
         yield f"| `{each.address:#05x}` | {shown} | {access} | {cell(each.doc)} |"
     for each in found:
         if not each.fields:

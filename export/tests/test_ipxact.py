@@ -182,7 +182,7 @@ def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:
                 own,
             )
         )
-    assert found == [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+    assert found == regs.registers_of(sctp=config.sctp, transmit=False)
     resets = {
         text(field.getparent(), "i:name"): 0 for field in block.iterfind(".//i:field", NAMES)
         if field.find("i:resets", NAMES) is not None

@@ -21,8 +21,8 @@ class Registers(wiring.Component):
 
     Parameters
     ----------
-    sctp : bool
-        True adds the registers of SCTP.
+    sctp, transmit : bool
+        True adds the registers of SCTP, or of a device that sends.
 
     Members
     -------
@@ -37,8 +37,8 @@ class Registers(wiring.Component):
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
-    def __init__(self, *, sctp=False):
-        self.registers = [each for each in regs.REGISTERS if sctp or not each.sctp]
+    def __init__(self, *, sctp=False, transmit=False):
+        self.registers = regs.registers_of(sctp=sctp, transmit=transmit)
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
             "rings": Out(1)}

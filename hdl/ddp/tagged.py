@@ -88,6 +88,13 @@ class TaggedCheck(wiring.Component):
     Latency: 12 cycles. Throughput: one segment per cycle. Reset: empty. Errors: reported in
     ``CheckResult``.
 
+    Parameters
+    ----------
+    entries : int
+        Entries of the table.
+    right : str
+        The right that the region must have: the name of a member of the entry.
+
     Members
     -------
     i : In(stream.Signature({header: DdpHeader, rights: StreamRights}, always_ready=True))
@@ -98,8 +105,8 @@ class TaggedCheck(wiring.Component):
 
     LATENCY = 12
 
-    def __init__(self, entries):
-        self.entries = entries
+    def __init__(self, entries, *, right="remote_write"):
+        self.entries, self.right = entries, right
         super().__init__(
             {
                 "i": In(
@@ -164,7 +171,7 @@ class TaggedCheck(wiring.Component):
                 pd.eq(nibbles(entry.owner, rights.pd)),
                 stream_equal.eq(nibbles(entry.owner, rights.stream)),
                 bound.eq(entry.bound),
-                allowed.eq(entry.remote_write),
+                allowed.eq(entry[self.right]),
                 Cat(offset_low, no_borrow).eq(plus(to[:32], ~entry.to[:32], C(1, 1))),
             ]
         to_high = after(1, to[32:], "to_high")

@@ -47,14 +47,14 @@ class PagedPlacement(data.StructLayout):
 
     Members
     -------
-    placement : Placement
+    placement : Placement, or another layout with the same members that :class:`PageCut` needs
         Its address is a host address or, with pages, a linear address.
     pages : 4
         The page code; values above 10 count as 10. Ignored for an exception.
     """
 
-    def __init__(self, config, *, sources=1):
-        super().__init__({"placement": Placement(config, sources=sources), "pages": 4})
+    def __init__(self, placement):
+        super().__init__({"placement": placement, "pages": 4})
 
 
 class Measured(data.StructLayout):
@@ -62,7 +62,7 @@ class Measured(data.StructLayout):
 
     Members
     -------
-    placement : Placement
+    placement : that of :class:`PagedPlacement`
         With pages, its address is the offset in the first page.
     paged : 1
         The placement is in pages.
@@ -77,9 +77,9 @@ class Measured(data.StructLayout):
         Octets in the last page, if that is not the first one.
     """
 
-    def __init__(self, config, *, sources=1):
+    def __init__(self, config, placement):
         super().__init__({
-            "placement": Placement(config, sources=sources),
+            "placement": placement,
             "paged": 1,
             "slot": range(config.pages),
             "page": LENGTH_BITS,
@@ -96,8 +96,8 @@ class Measure(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
-    sources : int
-        Number of packet buffers: 1 or 2.
+    placement : Layout
+        As in :class:`PageCut`.
 
     Members
     -------
@@ -107,12 +107,11 @@ class Measure(wiring.Component):
     o : Out(stream.Signature(Job(Measured), always_ready=True))
     """
 
-    def __init__(self, config, *, sources=1):
+    def __init__(self, config, placement):
         self.config = config
-        self.job = Job(Measured(config, sources=sources), MORE_BITS)
+        self.job = Job(Measured(config, placement), MORE_BITS)
         super().__init__({
-            "i": In(stream.Signature(
-                PagedPlacement(config, sources=sources), always_ready=True)),
+            "i": In(stream.Signature(PagedPlacement(placement), always_ready=True)),
             "busy": Out(1),
             "o": Out(stream.Signature(self.job, always_ready=True)),
         })
@@ -190,7 +189,8 @@ class PageCut(wiring.Component):
 
     Contiguous placements, exceptions and empty placements pass unchanged. Only the last piece of a
     placement has its ``last`` and ``release``; the others free the packet buffer up to the beat in
-    which the placement begins.
+    which the placement begins. A placement without the members ``start`` and ``release`` is no run
+    of octets in a packet buffer.
 
     Latency: 11 cycles, while ``go`` is high. Throughput: one piece per cycle. Reset: empty. Errors:
     none; whether a slot of the page table is valid is not checked.
@@ -198,8 +198,10 @@ class PageCut(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
-    sources : int
-        Number of packet buffers: 1 or 2.
+    placement : Layout
+        The layout of a placement, with the members ``length``, ``address``, ``exception`` and
+        ``last`` of :class:`~.jobs.Placement`, and with ``start`` and ``release`` or without both.
+        Default: ``Placement(config)``.
 
     Members
     -------
@@ -212,28 +214,28 @@ class PageCut(wiring.Component):
         The page in the slot that ``index`` named 2 cycles before.
     go : In(1)
         A placement may be output in the next cycle.
-    o : Out(stream.Signature(Placement, always_ready=True))
+    o : Out(stream.Signature(placement, always_ready=True))
     busy : Out(1)
         High from the cycle after a placement is input until its last piece is output.
     """
 
-    def __init__(self, config, *, sources=1):
-        self.config, self.sources = config, sources
+    def __init__(self, config, placement=None):
+        placement = placement or Placement(config)
+        self.config, self.placement = config, placement
         super().__init__({
-            "i": In(stream.Signature(
-                PagedPlacement(config, sources=sources), always_ready=True)),
+            "i": In(stream.Signature(PagedPlacement(placement), always_ready=True)),
             "ready": Out(1),
             "index": Out(range(config.pages)),
             "page": In(data.StructLayout({"address": 64 - LOW})),
             "go": In(1),
-            "o": Out(stream.Signature(Placement(config, sources=sources), always_ready=True)),
+            "o": Out(stream.Signature(placement, always_ready=True)),
             "busy": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        placement = Placement(self.config, sources=self.sources)
-        m.submodules.measure = measure = Measure(self.config, sources=self.sources)
+        placement = self.placement
+        m.submodules.measure = measure = Measure(self.config, placement)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
         m.submodules.sequencer = sequencer = JobSequencer(measure.job)
         m.submodules.pieces = pieces = Store(placement, depth=QUEUE)
@@ -256,24 +258,28 @@ class PageCut(wiring.Component):
         # Cut. A piece that may not leave yet is computed again.
         with m.If(sequencer.busy):
             m.d.sync += [
-                *(piece[name].eq(whole[name]) for name in placement.names if name != "release"),
+                *(piece[name].eq(whole[name]) for name in placement.members
+                  if name not in ("start", "length", "address", "last", "release")),
                 piece.address.eq(Mux(sequencer.first, whole.address, 0)),
                 piece.last.eq(whole.last & sequencer.last),
-                # A placement may itself be a piece, and may then free no more than the beats before
-                # it. So its own pieces must not free more either, and then less again.
-                piece.release.eq(Mux(sequencer.last, whole.release, whole.start >> beat_bits)),
                 paged.eq(body.paged),
                 self.index.eq(body.slot + sequencer.index),
             ]
         with m.If(sequencer.valid):
-            m.d.sync += [
-                piece.start.eq(Mux(sequencer.first, whole.start, piece.start + piece.length)),
-                piece.length.eq(Mux(
-                    sequencer.first,
-                    Mux(sequencer.last, whole.length, body.room),
-                    Mux(sequencer.last, body.final, body.page),
-                )),
-            ]
+            m.d.sync += piece.length.eq(Mux(
+                sequencer.first,
+                Mux(sequencer.last, whole.length, body.room),
+                Mux(sequencer.last, body.final, body.page),
+            ))
+        if "release" in placement.members:
+            # A placement may itself be a piece, and may then free no more than the beats before it.
+            # So its own pieces must not free more either, and then less again.
+            with m.If(sequencer.busy):
+                m.d.sync += piece.release.eq(
+                    Mux(sequencer.last, whole.release, whole.start >> beat_bits))
+            with m.If(sequencer.valid):
+                m.d.sync += piece.start.eq(
+                    Mux(sequencer.first, whole.start, piece.start + piece.length))
 
         # The page arrives two cycles after the piece.
         later = delayed(m, 2, piece, "piece")

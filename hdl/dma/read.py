@@ -3,7 +3,8 @@
 The data's way::
 
     segments ─ Reservation ─► reserved
-    pieces ─ ReadBursts ─ bus.ar     bus.r ─ BeatPlacer ─ Staging ─ heads, o
+    pieces ─ ReadBursts ┬ bus.ar       bus.r ┬ BeatPlacer ─ Staging ─ heads, o
+              inline ─► └ InlineMemory ──────┘
 
 Room for a whole segment is reserved before any of its pieces is read, and every octet has its place
 from then on. So the beats of different bursts may come back in any order, and ``bus.r`` never
@@ -15,9 +16,10 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..bus.axi import AxiRead
+from ..bus.axi import AxiRead, Response
 from ..lib.credits import Credits
 from ..lib.stream import Beat, Stage, Store, counted, delayed
+from .inline import ROW, InlineMemory
 from .jobs import LENGTH_BITS
 from .sequencer import Job, JobSequencer
 from .staging import HEADER_OCTETS, BeatPlacer, Burst, Ended, Held, StagedHead, Staging
@@ -54,6 +56,8 @@ class ReadPiece(data.StructLayout):
     Members
     -------
     address : 64
+    inline : 1
+        The octets are in the inline memory, and ``address`` is their place there.
     length : 17
         May be 0.
     last : 1
@@ -64,7 +68,8 @@ class ReadPiece(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({"address": 64, "length": LENGTH_BITS, "last": 1, "refused": 1})
+        super().__init__({
+            "address": 64, "inline": 1, "length": LENGTH_BITS, "last": 1, "refused": 1})
 
 
 class _Place(data.StructLayout):
@@ -92,12 +97,14 @@ class Shape:
         beats where that is less.
     more : int
         Bits to count the bursts of a piece, less one.
+    inline : int
+        Rows of the inline memory.
     """
 
-    def __init__(self, width, *, reads, octets, segments):
+    def __init__(self, width, *, reads, octets, segments, inline):
         for name, value, least, most in (
             ("reads", reads, 2, 256), ("octets", octets, width, 1 << 17),
-            ("segments", segments, 4, 256),
+            ("segments", segments, 4, 256), ("inline", inline, 4, 256),
         ):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"ReadDma {name} must be an integer, not {value!r}")
@@ -106,7 +113,7 @@ class Shape:
                     f"ReadDma {name} must be a power of two from {least} to {most}, not {value!r}")
         if width not in (64, 128, 256, 512):
             raise ValueError(f"ReadDma width must be one of 64, 128, 256, 512, not {width!r}")
-        self.width, self.reads, self.segments = width, reads, segments
+        self.width, self.reads, self.segments, self.inline = width, reads, segments, inline
         self.octets = width // 8
         self.lane = exact_log2(self.octets)
         self.octet_bits = exact_log2(octets)
@@ -116,6 +123,16 @@ class Shape:
         self.id_bits = exact_log2(reads)
         self.burst = exact_log2(min(4096 // self.octets, 256))
         self.more = LENGTH_BITS - self.lane - self.burst + 1
+
+
+class _Request(data.StructLayout):
+    """A burst's address: ``addr`` (64), ``len`` (8) and ``id``, as on the channel AR of AXI4.
+
+    ``inline`` and ``none`` (1): those of :class:`ReadPiece` and :class:`~.inline.InlineRead`.
+    """
+
+    def __init__(self, shape):
+        super().__init__({"addr": 64, "len": 8, "id": shape.id_bits, "inline": 1, "none": 1})
 
 
 class _Body(data.StructLayout):
@@ -130,6 +147,7 @@ class _Body(data.StructLayout):
     shift : octets from an address to its place in the ring
     none : 1
         Nothing is read.
+    inline : as in :class:`ReadPiece`
     ends, refused : as in :class:`ReadPiece`, ``last`` and ``refused``
     slot : of the segment
     epoch : as in :class:`ReadFence`
@@ -139,7 +157,7 @@ class _Body(data.StructLayout):
         super().__init__({
             "page": 64 - shape.lane - shape.burst, "position": shape.burst, "first": shape.burst,
             "final": shape.burst, "first_lane": shape.lane, "last_lane": shape.lane,
-            "shift": shape.octet_bits, "none": 1, "ends": 1, "refused": 1,
+            "shift": shape.octet_bits, "none": 1, "inline": 1, "ends": 1, "refused": 1,
             "slot": shape.slot_bits, "epoch": 1})
 
 
@@ -213,7 +231,7 @@ class ReadBursts(wiring.Component):
     i : In(stream.Signature(ReadPiece()))
     places : In(stream.Signature(_Place))
         The place of the segment whose piece is next; taken with its last piece.
-    ar : Out(stream of {addr: 64, len: 8, id})
+    ar : Out(stream.Signature(_Request))
     burst : Out(stream.Signature({id, burst: Burst}, always_ready=True))
         A burst whose address is sent, before that.
     ended : Out(stream.Signature(Ended, always_ready=True))
@@ -234,7 +252,7 @@ class ReadBursts(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(ReadPiece())),
             "places": In(stream.Signature(_Place(shape))),
-            "ar": Out(AxiRead(shape.width, shape.reads).members["ar"].signature),
+            "ar": Out(stream.Signature(_Request(shape))),
             "burst": Out(stream.Signature(data.StructLayout(
                 {"id": shape.id_bits, "burst": Burst(shape)}), always_ready=True)),
             "ended": Out(stream.Signature(Ended(shape), always_ready=True)),
@@ -282,6 +300,7 @@ class ReadBursts(wiring.Component):
             less1.eq(piece.length - 1),
             body1.shift.eq(octet - piece.address),
             body1.none.eq(~piece.length.any() | piece.refused),
+            body1.inline.eq(piece.inline),
             body1.ends.eq(piece.last),
             body1.refused.eq(piece.refused),
             body1.slot.eq(place.slot),
@@ -319,9 +338,11 @@ class ReadBursts(wiring.Component):
         wiring.connect(m, wiring.flipped(self.returned), free.i)
         # IDs that were never in use come from a counter, the others from the queue of free ones.
         fresh, old = Signal(range(shape.reads)), Signal()
-        issues, number = Signal(), Signal(shape.id_bits)
+        issues, skips, number = Signal(), Signal(), Signal(shape.id_bits)
         m.d.comb += [
             issues.eq(sequencer.valid & ~body.none),
+            # The inline memory has to learn of octets that are not read.
+            skips.eq(sequencer.valid & body.none & body.inline),
             number.eq(Mux(old, free.o.payload, fresh)),
             free.o.ready.eq(issues & old),
             credits.take.eq(issues),
@@ -337,7 +358,7 @@ class ReadBursts(wiring.Component):
 
         # The page number is added up in two halves, one per cycle.
         half = len(body.page) // 2
-        valid1, valid2 = Signal(), Signal()
+        valid1, none1 = Signal(), Signal()
         low1, high1 = Signal(half + 1, reset_less=True), Signal(len(body.page) - half)
         position1 = Signal(shape.burst, reset_less=True)
         shift1 = Signal(shape.octet_bits, reset_less=True)
@@ -345,12 +366,14 @@ class ReadBursts(wiring.Component):
         page1 = Cat(low1[:half], high1 + low1[half])
         m.d.sync += [
             valid1.eq(issues),
-            valid2.eq(valid1),
+            none1.eq(skips),
             low1.eq(body.page[:half] + sequencer.index),
             high1.eq(body.page[half:]),
             position1.eq(Mux(sequencer.first, body.position, 0)),
             shift1.eq(body.shift),
             sent1.id.eq(number),
+            sent1.inline.eq(body.inline),
+            sent1.none.eq(skips),
             sent1.len.eq(Mux(sequencer.first, body.first,
                              Mux(sequencer.last, body.final, ~Const(0, shape.burst)))),
             burst1.first_lane.eq(Mux(sequencer.first, body.first_lane, 0)),
@@ -359,7 +382,7 @@ class ReadBursts(wiring.Component):
             burst1.epoch.eq(body.epoch),
         ]
         m.d.sync += [
-            queue.i.valid.eq(valid1),
+            queue.i.valid.eq(valid1 | none1),
             queue.i.payload.eq(sent1),
             queue.i.payload.addr.eq(Cat(C(0, shape.lane), position1, page1)),
             self.burst.valid.eq(valid1),
@@ -480,6 +503,8 @@ class ReadDma(wiring.Component):
         Octets in the staging ring: a power of two; a segment with its header must fit in it.
     segments : int
         Segments that may be under way: a power of two, 4 to 256.
+    inline : int
+        Rows of the inline memory: a power of two, 4 to 256.
 
     Members
     -------
@@ -489,6 +514,8 @@ class ReadDma(wiring.Component):
     pieces : In(stream.Signature(ReadPiece()))
         The pieces of reserved segments, in the order of these; one or more for each. A segment has
         fewer than 256 bursts.
+    inline : In(stream.Signature(512))
+        The next row of the inline memory, see :class:`~.inline.InlineMemory`.
     bus : Out(AxiRead(width, reads))
     heads : Out(stream.Signature(StagedHead()))
         One for each segment, in order.
@@ -499,12 +526,14 @@ class ReadDma(wiring.Component):
 
     LATENCY = 14
 
-    def __init__(self, width, *, reads=64, octets=32768, segments=32):
-        self.shape = Shape(width, reads=reads, octets=octets, segments=segments)
+    def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
+        self.shape = Shape(
+            width, reads=reads, octets=octets, segments=segments, inline=inline)
         super().__init__({
             "segments": In(stream.Signature(ReadSegment())),
             "reserved": Out(stream.Signature(16, always_ready=True)),
             "pieces": In(stream.Signature(ReadPiece())),
+            "inline": In(stream.Signature(8 * ROW)),
             "bus": Out(AxiRead(width, reads)),
             "heads": Out(stream.Signature(StagedHead())),
             "o": Out(stream.Signature(Beat(width))),
@@ -524,7 +553,6 @@ class ReadDma(wiring.Component):
         wiring.connect(m, reservation.held, staging.held)
         wiring.connect(m, reservation.places, bursts.places)
         wiring.connect(m, wiring.flipped(self.pieces), bursts.i)
-        wiring.connect(m, bursts.ar, wiring.flipped(self.bus.ar))
         wiring.connect(m, bursts.burst, placer.burst)
         wiring.connect(m, bursts.ended, staging.ended)
         wiring.connect(m, placer.returned, bursts.returned)
@@ -533,10 +561,8 @@ class ReadDma(wiring.Component):
         wiring.connect(m, staging.left, reservation.left)
         wiring.connect(m, staging.heads, wiring.flipped(self.heads))
         wiring.connect(m, staging.o, wiring.flipped(self.o))
+        self._read(m, bursts, placer)
         m.d.comb += [
-            placer.r.valid.eq(self.bus.r.valid),
-            placer.r.payload.eq(self.bus.r.payload),
-            self.bus.r.ready.eq(1),
             self.reserved.valid.eq(reservation.held.valid),
             self.reserved.payload.eq(reservation.held.payload.tag),
         ]
@@ -563,3 +589,27 @@ class ReadDma(wiring.Component):
             reservation.go.eq(cleared),
         ]
         return m
+
+    def _read(self, m, bursts, placer):
+        """Connects the bus and the inline memory. The bus never waits for the latter's beats."""
+        shape, bus, request = self.shape, self.bus, bursts.ar.payload
+        m.submodules.memory = memory = InlineMemory(
+            shape.width, rows=shape.inline, ids=shape.reads)
+        wiring.connect(m, wiring.flipped(self.inline), memory.i)
+        m.d.comb += [
+            bus.ar.valid.eq(bursts.ar.valid & ~request.inline),
+            memory.ar.valid.eq(bursts.ar.valid & request.inline),
+            bursts.ar.ready.eq(Mux(request.inline, memory.ar.ready, bus.ar.ready)),
+            *(bus.ar.payload[name].eq(request[name]) for name in ("addr", "len", "id")),
+            *(memory.ar.payload[name].eq(request[name]) for name in ("addr", "len", "id", "none")),
+            bus.r.ready.eq(1),
+            memory.r.ready.eq(~bus.r.valid),
+            placer.r.valid.eq(bus.r.valid | memory.r.valid),
+            placer.r.payload.eq(bus.r.payload),
+        ]
+        with m.If(~bus.r.valid):
+            m.d.comb += [
+                placer.r.payload.resp.eq(Response.OKAY),
+                *(placer.r.payload[name].eq(memory.r.payload[name])
+                  for name in ("data", "id", "last")),
+            ]

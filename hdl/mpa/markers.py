@@ -5,6 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.commit import Move
+from ..dma.jobs import Placement
 from ..dma.pages import PagedPlacement
 from ..lib.stream import plus
 
@@ -40,7 +41,7 @@ class MarkerCut(wiring.Component):
     def __init__(self, config, *, marked=True, sources=1, unordered=False):
         self.config, self.marked, self.unordered = config, marked, unordered
         move = Move(config, sources=sources, unordered=unordered)
-        paged = PagedPlacement(config, sources=sources)
+        paged = PagedPlacement(Placement(config, sources=sources))
         super().__init__({
             "i": In(stream.Signature(move)),
             "go": In(1),

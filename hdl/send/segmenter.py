@@ -280,6 +280,8 @@ class Segmenter(wiring.Component):
         The parts of reserved segments, one or more for each.
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
+    waits, begins : Out(1)
+        An entry waits; a message begins, which will have one segment with the mark ``ENDS``.
     """
 
     def __init__(self, streams, *, inline=256):
@@ -299,6 +301,8 @@ class Segmenter(wiring.Component):
             "reserved": In(stream.Signature(16, always_ready=True)),
             "parts": Out(stream.Signature(SendPart(streams))),
             "inline": Out(stream.Signature(512)),
+            "waits": Out(1),
+            "begins": Out(1),
         })
 
     def elaborate(self, platform):
@@ -325,6 +329,7 @@ class Segmenter(wiring.Component):
         wiring.connect(m, pieces.o, parts.pieces)
         wiring.connect(m, parts.o, wiring.flipped(self.parts))
 
+        m.d.comb += [self.waits.eq(reader.waits), self.begins.eq(reader.messages.valid)]
         # A segment's parts wait until there is room for it.
         reserved = Signal(range(513))
         first = Signal()

@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Stage
+from ..rdmap import read_request
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 
 __all__ = ["QUEUES", "LocalPiece", "SendMessage", "WorkEntry", "WorkReader"]
@@ -74,8 +75,8 @@ class WorkReader(wiring.Component):
 
     A message whose entries are not valid (kind, Queue Number, or the number of entries) has the
     flag ``refused``, and a piece of no octets. So has a message whose octets inline have more
-    entries than half of the inline memory has rows, and a READ: the block that makes its Read
-    Request comes before this one.
+    entries than half of the inline memory has rows. A READ becomes a message of its own: a Read
+    Request, inline.
 
     Latency: 1 cycle to ``messages``, ``pieces`` and ``inline``. Throughput: one piece per cycle,
     and one entry per cycle with no more than one piece. Reset: the next entry begins a message.
@@ -97,6 +98,8 @@ class WorkReader(wiring.Component):
     pieces : Out(stream.Signature(LocalPiece(), always_ready=True))
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
+    waits : Out(1)
+        An entry waits.
     """
 
     def __init__(self, streams, *, inline):
@@ -107,6 +110,7 @@ class WorkReader(wiring.Component):
             "messages": Out(stream.Signature(SendMessage(streams), always_ready=True)),
             "pieces": Out(stream.Signature(LocalPiece(), always_ready=True)),
             "inline": Out(stream.Signature(8 * ENTRY)),
+            "waits": Out(1),
         })
 
     def elaborate(self, platform):
@@ -119,8 +123,12 @@ class WorkReader(wiring.Component):
         first, entries, pieces = Signal(init=1), Signal(8), Signal(8)
         kept_inline, kept_bad = Signal(), Signal()
         more, left, inline, bad = Signal(8), Signal(8), Signal(), Signal()
-        wrong, inlined = self._judge(m, head)
+        sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
+        wrong, inlined = self._judge(m, head, sink["length"])
+        read = Signal()
         m.d.comb += [
+            self.waits.eq(stage.o.valid),
+            read.eq(first & (head["kind"] == Kind.READ)),
             more.eq(Mux(first, Mux(head["entries"].any(), head["entries"] - 1, 0), entries)),
             left.eq(Mux(first, head["pieces"], pieces)),
             inline.eq(Mux(first, inlined, kept_inline)),
@@ -138,7 +146,10 @@ class WorkReader(wiring.Component):
             ends_entry.eq(~plain | (left == 1) | (at == SLOTS - 1)),
             open.eq(self.go | kept_open),
             self.inline.valid.eq(stage.o.valid & inline & ~bad & open),
-            self.inline.payload.eq(entry),
+            self.inline.payload.eq(Mux(read, Cat(
+                C(0, 8 * FIRST_SLOT * PIECE_OCTETS),
+                read_request.encode(
+                    sink["stag"], sink["to"], sink["length"], head["stag"], head["to"])), entry)),
             step.eq(stage.o.valid & open & (self.inline.ready | ~inline | bad)),
             stage.o.ready.eq(step & ends_entry),
         ]
@@ -159,27 +170,35 @@ class WorkReader(wiring.Component):
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.refused.eq(bad),
-            *(message[name].eq(head[name]) for name in ("rsvdulp", "length", "stag", "to", "qn")),
+            *(message[name].eq(head[name]) for name in ("rsvdulp", "stag", "to")),
+            message.length.eq(Mux(read, read_request.OCTETS, head["length"])),
+            message.qn.eq(Mux(read, read_request.QN, head["qn"])),
             # A message without a piece gets one of no octets, and so does a refused one.
             self.pieces.valid.eq(step & (plain | first)),
             piece.stag.eq(chosen["stag"]),
-            piece.inline.eq(inline),
+            piece.inline.eq(inline & ~bad),
             piece.to.eq(Mux(inline, (row << 6) | FIRST_SLOT * PIECE_OCTETS, chosen["to"])),
-            piece.length.eq(Mux(inline & ~bad, head["length"], Mux(plain, chosen["length"], 0))),
+            piece.length.eq(
+                Mux(inline & ~bad, message.length, Mux(plain, chosen["length"], 0))),
             piece.last.eq(~plain | (left == 1)),
         ]
         return m
 
-    def _judge(self, m, head):
-        """Decides about a message's first entry: whether it is wrong, and whether it is inline."""
+    def _judge(self, m, head, sink_length):
+        """Decides about a message's first entry: whether it is wrong, and whether it is inline.
+
+        ``sink_length`` is the length of its first piece.
+        """
         inline = (head["flags"] & Flag.INLINE).any()
+        read = head["kind"] == Kind.READ
         # The pieces, or the octets in units of half an entry, say how many entries there are.
         halves = (head["length"] + 31)[5:]
         needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
         untagged = head["kind"] == Kind.UNTAGGED
         wrong = Signal()
         m.d.comb += wrong.eq(
-            ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)))
+            ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
+              | (read & (head["pieces"] == 1) & (head["length"] == sink_length) & ~inline))
             | (needed != head["entries"])
             | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2))))
-        return wrong, inline
+        return wrong, inline | read

@@ -172,6 +172,33 @@ def post(
     )
 
 
+# -- sending --------------------------------------------------------------------------------------
+
+
+def set_sending(
+    stream: int, *, sequence: int, after: int = 127, crc: bool = False, markers: bool = False
+) -> tuple[Write, ...]:
+    """Opens the sending half of a stream.
+
+    ``sequence`` is the LLP sequence number of the next FPDU, and ``after`` the words since the last
+    marker.
+    """
+    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers)
+    return _write(
+        "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, AFTER=after, COMMIT=1
+    )
+
+
+def set_mulpdu(stream: int, mulpdu: int) -> tuple[Write, ...]:
+    """Writes the MULPDU of a stream, for its next segments."""
+    return _write("SEND", STREAM=stream, MULPDU=mulpdu, MULPDU_COMMIT=1)
+
+
+def set_sent_msn(stream: int, qn: int, msn: int) -> tuple[Write, ...]:
+    """Writes the MSN of the next message that a stream sends to a queue."""
+    return _write("SEND", STREAM=stream, QN=qn, MSN=msn, MSN_COMMIT=1)
+
+
 # -- completions ----------------------------------------------------------------------------------
 
 

@@ -68,6 +68,8 @@ class RnicConfig:
         True for a slow clock: leaves out registers that only a fast clock needs, for less area.
     mpa
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
+    transmit
+        The device sends, over MPA: it takes work requests, and has a port for the FPDUs.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
         below count.
@@ -96,6 +98,7 @@ class RnicConfig:
     address: int = 64
     relaxed: bool = False
     mpa: bool = True
+    transmit: bool = False
     sctp: bool = False
     associations: int = 64
     window: int = 16
@@ -109,7 +112,7 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        for name in ("relaxed", "mpa", "sctp"):
+        for name in ("relaxed", "mpa", "transmit", "sctp"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")
@@ -119,6 +122,8 @@ class RnicConfig:
             raise ValueError(f"address must be from 12 to 64, not {self.address!r}")
         if not self.mpa and not self.sctp:
             raise ValueError("mpa or sctp must be True")
+        if self.transmit and not self.mpa:
+            raise ValueError("transmit needs mpa: the device sends over MPA alone")
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:

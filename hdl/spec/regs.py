@@ -23,14 +23,21 @@ for each purpose:
   ``CQ_STATE.restarting`` reads 0, the device writes to the new ring, and to the old one no more.
   After the host has taken completions, it writes ``CQ_DOORBELL``, which needs no other register.
 
-The registers after ``CAP_WINDOW`` exist only with SCTP; the ``CAP_*`` registers before them are 0
-without it:
+The registers from ``ASSOC_SRC0`` to ``CHUNKS_REFUSED`` exist only with SCTP; the ``CAP_*``
+registers before them are 0 without it:
 
 * Association table: write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``, which replaces the
   entry at ``ASSOC_SLOT`` as a whole. :func:`~.net.insert` computes that slot.
 * Sessions: before the host sends a session control message, it writes ``SESSION_STREAM``,
   ``SESSION_FUNCTION`` and, for some functions, ``SESSION_TSN``, then ``SESSION_COMMAND``.
   ``SESSION_ANSWER`` shows whether the device accepted the command, and the session's state.
+
+The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``CAP_SENDS``:
+
+* Sending half of a stream: write ``SEND_STREAM`` and the other ``SEND_*`` registers, then
+  ``SEND_COMMIT``. For each untagged queue write ``SEND_QN`` and ``SEND_MSN``, then
+  ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at any time: the stream's
+  next segments have it.
 """
 
 from collections.abc import Iterator
@@ -39,8 +46,9 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0003_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0003_0001  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
+_SENDING = 0x240  #: the first register of a device that sends
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,12 @@ class Register:
     @property
     def sctp(self) -> bool:
         """True if only a device with SCTP has the register."""
-        return self.address >= 0x18C
+        return 0x18C <= self.address < _SENDING
+
+    @property
+    def transmit(self) -> bool:
+        """True if only a device that sends has the register."""
+        return self.address >= _SENDING
 
     def pack(self, **values: int) -> int:
         """Returns the register's value whose fields have the given values; the others are 0."""
@@ -363,6 +376,7 @@ REGISTERS = (
     Register(
         "CAP_WINDOW", 0x184, "ro", "DDP-SSNs of a stream that may arrive ahead of the next one."
     ),
+    Register("CAP_SENDS", 0x188, "ro", "1: the device sends, and has the SEND registers."),
     *(
         Register(
             f"ASSOC_{end}{k}",
@@ -467,13 +481,84 @@ REGISTERS = (
         "ro",
         "Chunks that fit no legal sequence, or whose session was aborted before.",
     ),
+    Register("SEND_STREAM", 0x240, "rw", "Stream of the other SEND registers."),
+    Register(
+        "SEND_FLAGS",
+        0x244,
+        "rw",
+        "Settings for sending on the stream.",
+        (
+            _f("open", 0, 1, "1: segments leave; 0: they are dropped and counted."),
+            _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
+            _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),
+        ),
+    ),
+    Register(
+        "SEND_SEQUENCE", 0x248, "rw", "LLP sequence number of the next FPDU's first octet."
+    ),
+    Register(
+        "SEND_AFTER",
+        0x24C,
+        "rw",
+        "Words of four octets since the last marker, 1 to 127, where the next FPDU begins. 127 at"
+        " first: the FPDU begins with a marker.",
+    ),
+    Register(
+        "SEND_COMMIT",
+        0x250,
+        "wo",
+        "Opens or closes the sending half with these settings, while no segment of the stream is"
+        " under way.",
+    ),
+    Register("SEND_MULPDU", 0x254, "rw", "MULPDU: octets of the stream's longest segments."),
+    Register("SEND_MULPDU_COMMIT", 0x258, "wo", "Writes SEND_MULPDU."),
+    Register("SEND_QN", 0x25C, "rw", "Queue Number of SEND_MSN, 0 to 3."),
+    Register(
+        "SEND_MSN", 0x260, "rw", "Message Sequence Number of the next message to that queue."
+    ),
+    Register(
+        "SEND_MSN_COMMIT",
+        0x264,
+        "wo",
+        "Writes SEND_MSN, while no message of the stream is under way.",
+    ),
+    Register(
+        "SEND_STATE",
+        0x268,
+        "ro",
+        "State of the sending half of SEND_STREAM.",
+        (
+            _f("open", 0, 1, "Segments leave."),
+            _f(
+                "failed",
+                1,
+                1,
+                "A segment could not be read: an entry of its work request was not valid, an STag"
+                " did not allow it, or the bus answered with an error. This closed the half.",
+            ),
+        ),
+    ),
+    Register("SENT", 0x26C, "ro", "FPDUs sent."),
+    Register("SEND_DROPPED", 0x270, "ro", "Segments that were not sent."),
 )
 
-#: Names of the counters, lower halves before upper ones; and of the counters that need SCTP.
+
+def registers_of(*, sctp: bool, transmit: bool) -> list[Register]:
+    """Returns the registers of a device with SCTP or without, which sends or not."""
+    return [
+        each for each in REGISTERS if (sctp or not each.sctp) and (transmit or not each.transmit)
+    ]
+
+
+#: Names of the counters, lower halves before upper ones; of those that need SCTP, and of those that
+#: only a device that sends has.
 COUNTERS = tuple(
     register.name for register in REGISTERS if 0x100 <= register.address < 0x140
 )
-SCTP_COUNTERS = tuple(register.name for register in REGISTERS if register.address >= 0x200)
+SCTP_COUNTERS = tuple(
+    register.name for register in REGISTERS if 0x200 <= register.address < _SENDING
+)
+SEND_COUNTERS = "SENT", "SEND_DROPPED"
 
 BY_NAME = {register.name: register for register in REGISTERS}
 

@@ -8,7 +8,8 @@ __all__ = ["FIELDS", "FLAGS", "RIGHTS", "Access", "EntryField", "decode", "encod
 
 
 class Access(IntFlag):
-    """Rights to a region. The numbers are those of verbs.
+    """Rights to a region. The numbers are those of verbs, but for LOCAL_READ: in verbs every region
+    has that right, and 8 is a right to atomic operations, which RDMAP has not.
 
     A right that the device checks is a field of the entry, with the same name in lower case.
     """
@@ -17,6 +18,7 @@ class Access(IntFlag):
     LOCAL_WRITE = 1  #: receive buffers may be posted in the region; every region has this right
     REMOTE_WRITE = 2  #: tagged messages may be placed in the region
     REMOTE_READ = 4  #: RDMA Reads may read the region
+    LOCAL_READ = 8  #: the device may send octets of the region
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ FIELDS = (
     EntryField("key", 8, "FLAGS", 0, "The lower 8 bits of the STag."),
     EntryField("remote_write", 1, "FLAGS", 9, "Tagged segments may be placed."),
     EntryField("remote_read", 1, "FLAGS", 10, "An RDMA Read may read from the region."),
+    EntryField("local_read", 1, "FLAGS", 12, "The device may send octets of the region."),
     EntryField(
         "bound",
         1,

@@ -1463,7 +1463,7 @@ class _Draw:
             "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
             "CAP_CQS": config.completion_queues,
         }  # fmt: skip
-        there = [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+        there = regs.registers_of(sctp=config.sctp, transmit=config.transmit)
         for each in there:
             if each.access != "ro" and each.name not in _UNKNOWN:
                 known[each.name] = host.holds(each.name) if each.access == "rw" else 0

@@ -32,6 +32,7 @@ from .engine import (
     Drain,
     Engine,
     ExceptionPacket,
+    Fpdu,
     Frame,
     Meanwhile,
     Operation,
@@ -43,6 +44,7 @@ from .engine import (
     Ring,
     Stalls,
     Wait,
+    Work,
     WriteRegister,
     checked,
     completion,
@@ -61,8 +63,8 @@ _OPERATION = np.dtype([
 ])  # fmt: skip
 ROW = struct.Struct("=4I2Q")  #: one operation
 (
-    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
-) = range(10)  # fmt: skip
+    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE, _WORK,
+) = range(11)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
@@ -81,6 +83,11 @@ _EXCEPTION = np.dtype([
 _COMPLETION = np.dtype([("octets", "u1", (OCTETS,))])
 _OCTET = np.dtype("u1")
 _COUNTER = np.dtype("<u4")
+
+_FPDU = np.dtype([
+    ("stream", "<u4"), ("sequence", "<u4"),
+    ("first", "<u8"), ("last", "<u8"), ("offset", "<u8"), ("length", "<u8"),
+])  # fmt: skip
 
 _PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside it
 
@@ -110,7 +117,7 @@ class CompiledEngine(Engine):
     ) -> Outcome:
         table, octets = _arrays(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
-        counted = counter_registers(sctp=config.sctp)
+        counted = counter_registers(sctp=config.sctp, transmit=config.transmit)
         settings = settings_of(config, stalls, ring, counted)
         settings["base"], settings["mutant"] = base, self._mutant
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
@@ -208,6 +215,10 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 offset += len(octets)
             case WriteRegister(address, value, strobes, response):
                 rows.append((_WRITE, address, value, strobes, response, 0))
+            case Work(stream, octets):
+                rows.append((_WORK, stream, 0, 0, offset, len(octets)))
+                pieces.append(octets)
+                offset += len(octets)
             case Drain():
                 rows.append((_DRAIN, 0, 0, 0, 0, 0))
             case Await(completions):
@@ -274,6 +285,16 @@ def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
     ]
 
 
+def _fpdus(library: Any, sim: int) -> list[Fpdu]:
+    octets = _items(library, sim, 14, _OCTET).tobytes()
+    return [
+        Fpdu(stream, sequence, octets[offset : offset + length], first, last)
+        for stream, sequence, first, last, offset, length in _items(
+            library, sim, 13, _FPDU
+        ).tolist()
+    ]
+
+
 def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
     items = partial(_items, library, sim)
     return Outcome(
@@ -284,6 +305,8 @@ def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outc
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         stray=list(items(3, WRITE)),
         polled=items(12, CYCLE),
+        fpdus=_fpdus(library, sim),
+        reads=items(15, BURST),
         **cycles(library, sim),
     )
 

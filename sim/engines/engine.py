@@ -24,6 +24,7 @@ from ...hdl.spec.commands import Wait as WaitFor
 from ...hdl.spec.commands import Write
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, Kind, decode
 from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.send import ENTRY
 
 #: The bits of a completion that belong to no field.
 _NO_FIELD = ((1 << 8 * OCTETS) - 1) & ~sum(
@@ -94,6 +95,14 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Gives a device that sends the entries of a work request of a stream, one after the other."""
+
+    stream: int
+    octets: bytes
+
+
+@dataclass(frozen=True)
 class Drain:
     """Waits until nothing is in flight, STATUS.idle, and every completion is taken and given back.
 
@@ -156,7 +165,7 @@ class Meanwhile:
 
 
 Operation = (
-    WriteRegister | Packet | Frame | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+    WriteRegister | Packet | Frame | Work | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
 )
 
 
@@ -259,16 +268,18 @@ class Stalls:
     ``source``, ``write``, ``response``, ``exceptions``, ``completions`` and ``registers`` are the
     probabilities that a side idles in a cycle:
 
-    * source: no beat of a packet or frame is offered;
+    * source: no beat of a packet or frame is offered, and no entry of a work request;
     * write: no address is taken and, drawn separately, no data;
-    * response: no write response is given;
-    * exceptions: no exception beat is taken;
+    * response: no write response is given and, drawn separately, no beat of a read. Above 0, beats
+      of different reads come in any order;
+    * exceptions: no exception beat is taken and, drawn separately, no beat of an FPDU;
     * completions: no completion is looked for;
     * registers: no address or data is shown and no response taken, each drawn separately.
 
     Both write ports are delayed with the same probabilities, but independently. ``stretch`` is the
     largest number of cycles for which a channel stays as it was drawn. ``response_latency`` is the
-    least number of cycles from the last beat of a burst to its response.
+    least number of cycles from the last beat of a burst to its response, or from the address of a
+    read to its first beat.
     """
 
     source: float = 0.0
@@ -317,6 +328,19 @@ class ErrorEvent:
 
 
 @dataclass(frozen=True)
+class Fpdu:
+    """An FPDU that a device sent: its stream, the LLP sequence number of its first octet, and the
+    cycles in which its first and its last beat left.
+    """
+
+    stream: int
+    sequence: int
+    octets: bytes
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class ExceptionPacket:
     """A packet of the exception stream; ``sequence`` is the LLP sequence number of its first octet.
 
@@ -348,7 +372,8 @@ class Outcome:
     outside host memory.
 
     ``taken`` has a row of type :data:`TAKEN` for each packet and frame, ``interrupts`` the cycles
-    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` succeeded.
+    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` succeeded. ``fpdus`` has
+    the FPDUs that a device sent, in order, and ``reads`` a row of :data:`BURST` for each read.
     """
 
     cycles: int
@@ -364,6 +389,8 @@ class Outcome:
     stray: list[NDArray] = field(default_factory=list)
     interrupts: NDArray = field(default_factory=lambda: _empty(CYCLE))
     polled: NDArray = field(default_factory=lambda: _empty(CYCLE))
+    fpdus: list[Fpdu] = field(default_factory=list)
+    reads: NDArray = field(default_factory=lambda: _empty(BURST))
 
 
 class Engine(ABC):
@@ -430,6 +457,14 @@ def checked(
             raise ValueError("a frame needs a configuration with sctp")
         if isinstance(operation, Packet) and not config.mpa:
             raise ValueError("a packet needs a configuration with mpa")
+        if isinstance(operation, Work):
+            if not config.transmit:
+                raise ValueError("a work request needs a configuration with transmit")
+            if not operation.octets or len(operation.octets) % ENTRY:
+                raise ValueError(
+                    f"a work request must have whole entries of {ENTRY} octets,"
+                    f" not {len(operation.octets)} octets"
+                )
         if isinstance(operation, Packet | Frame) and not operation.octets:
             kind = "frame" if isinstance(operation, Frame) else "packet"
             raise ValueError(f"a {kind} must have at least one octet")
@@ -474,9 +509,13 @@ def completion(octets: bytes) -> Completion:
         raise DeviceError(f"{what}: {error}") from error
 
 
-def counter_registers(*, sctp: bool) -> tuple[str, ...]:
+def counter_registers(*, sctp: bool, transmit: bool = False) -> tuple[str, ...]:
     """Returns the names of the counter registers, in the order in which they are read."""
-    return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
+    return (
+        *regs.COUNTERS,
+        *(regs.SCTP_COUNTERS if sctp else ()),
+        *(regs.SEND_COUNTERS if transmit else ()),
+    )
 
 
 def no_counts(*, sctp: bool) -> dict[str, int]:

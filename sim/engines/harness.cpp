@@ -42,17 +42,20 @@ constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
 constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
+constexpr uint64_t ROW = 64;      // octets of an entry of a work request
 
-enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
+enum Kind : uint32_t {
+    PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE, WORK
+};
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 constexpr uint32_t ARM = 1u << 31;  // of CQ_DOORBELL
 
 // sim/engines/compiled.py declares the same structures in numpy.
 struct Operation {
     uint32_t kind;
-    uint32_t a, b, c;  // a packet: stream, sequence, error; a frame: c is its error;
+    uint32_t a, b, c;  // a packet: stream, sequence, error; a frame: c is its error; WORK: stream;
                        // WRITE: register, value, strobes; POLL: register, mask, value
-    uint64_t offset, length;  // a packet or frame: its octets; a register access: offset is the
+    uint64_t offset, length;  // a packet, frame or WORK: its octets; a register access: offset is the
                               // expected response; AWAIT: offset is the number of completions;
                               // WAIT, MEANWHILE: offset is a number of cycles; MEANWHILE: length is
                               // the number of operations right after it that run aside
@@ -75,6 +78,7 @@ struct Write { uint64_t cycle, address; };
 struct Burst { uint64_t cycle, address, beats; };
 struct Taken { uint64_t first, last; };
 struct Event { uint32_t word[9]; };
+struct Fpdu { uint32_t stream, sequence; uint64_t first, last, offset, length; };
 struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
 struct Completion { uint8_t octets[ENTRY]; };
 // live: a piece of the host's memory
@@ -103,13 +107,14 @@ struct Output {
 };
 struct Pending { uint64_t address, beats; bool fault; };
 struct Response { uint64_t due; uint8_t code; };
+struct ReadBurst { uint64_t address, beats, due; uint32_t id; };
 
 // The values that a channel showed while it was held up. It must show them in the next cycle, too.
 template <typename T> struct Held { bool held = false; T shown; };
 
 // The sides and bus channels that idle at random, each for itself.
 enum Idler {
-    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS,
+    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS, AR, R, FPDUS,
     REGISTER_AW, REGISTER_W, REGISTER_B, REGISTER_R, IDLERS
 };
 
@@ -170,6 +175,41 @@ struct FramePort<Top, std::void_t<decltype(Top::s_axis_eth_tdata)>> {
     bool ready() const { return top.s_axis_eth_tready; }
 };
 
+// The ports of a device that sends: none, unless the design is one.
+template <typename Top, typename = void> struct SendPorts {
+    static constexpr bool EXISTS = false;
+    explicit SendPorts(Top &) {}
+    void begin() {}
+    void show_work(const uint8_t *, uint16_t) {}
+    bool takes_work() const { return false; }
+    void read_taken() {}
+};
+template <typename Top>
+struct SendPorts<Top, std::void_t<decltype(Top::s_axis_work_tdata)>> {
+    static constexpr bool EXISTS = true;
+    Top &top;
+    explicit SendPorts(Top &top) : top(top) {}
+    void begin() {
+        top.s_axis_work_tvalid = top.m_axi_arready = top.m_axi_rvalid = top.m_axis_tready = 0;
+    }
+    bool takes_work() const { return top.s_axis_work_tready; }
+    void read_taken() { top.m_axi_rvalid = 0; }
+    void show_work(const uint8_t *octets, uint16_t stream) {
+        memcpy(&top.s_axis_work_tdata, octets, ROW);
+        top.s_axis_work_tid = stream;
+    }
+    Address address() const {
+        return {top.m_axi_araddr, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst};
+    }
+    Output fpdu() const {
+        Output now;
+        memcpy(now.data, &top.m_axis_tdata, N);
+        now.keep = top.m_axis_tkeep; now.user = top.m_axis_tuser;
+        now.stream = top.m_axis_tid; now.last = top.m_axis_tlast;
+        return now;
+    }
+};
+
 // The port that selects a mutant: none, unless the design has mutants.
 template <typename Top, typename = void> struct MutantPort {
     static void select(Top &, uint64_t) {}
@@ -219,6 +259,7 @@ struct Sim {
     // packets and frames: one at a time
     PacketPort<Vtop> packets{top};
     FramePort<Vtop> frames{top};
+    SendPorts<Vtop> sending{top};
     uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
     // operations that run aside: the index of the next one, the index after the last one, and the
@@ -237,6 +278,11 @@ struct Sim {
     bool inside = false;
     uint64_t user = 0;
     Held<Output> held_output;
+    // reads: bursts of which beats are missing, in the order of their addresses; and FPDUs
+    std::vector<ReadBurst> reading;
+    Held<Address> held_read_address;
+    Held<Output> held_fpdu;
+    bool inside_fpdu = false;
     // registers
     enum { Idle, Writing, Written, Reading, Read } access = Idle;
     enum { Nothing, State, EventWord, EventPop, Host, Polled, Doorbell, Counter, Asked } purpose = Nothing;
@@ -256,13 +302,15 @@ struct Sim {
     Event event;
 
     std::vector<Write> writes, stray;
-    std::vector<Burst> addresses;
+    std::vector<Burst> addresses, read_bursts;
     std::vector<uint64_t> responses, delivered, interrupts, polled;
     std::vector<Completion> completions;
     std::vector<Taken> taken;
     std::vector<Event> events;
     std::vector<Exception> exceptions;
     std::vector<uint8_t> exception_octets;
+    std::vector<Fpdu> fpdus;
+    std::vector<uint8_t> fpdu_octets;
     std::vector<uint32_t> counters;
 
     // Returns true if the idler ``which`` idles in this cycle, with a probability in units of
@@ -305,6 +353,7 @@ struct Sim {
         top.m_axis_exc_tready = 0;
         packets.offer(false);
         frames.offer(false);
+        sending.begin();
         for (const Port *port : {&placing, &completing}) {
             const Pins &pins = port->pins;
             pins.awready = pins.wready = pins.bvalid = pins.bid = pins.bresp = 0;
@@ -526,7 +575,7 @@ struct Sim {
 
     void start(bool write, uint32_t address, uint32_t value, decltype(purpose) why) {
         accessed = address; purpose = why; asked = operation;
-        inside_packet = at && cycle - taken.back().first > UNSEEN;
+        inside_packet = at && !taken.empty() && cycle - taken.back().first > UNSEEN;
         access = write ? Writing : Reading;
         if (write) {
             top.s_axil_awaddr = address; top.s_axil_wdata = value; top.s_axil_wstrb = 15;
@@ -758,6 +807,95 @@ struct Sim {
         return true;
     }
 
+    // -- a device that sends ----------------------------------------------------------------------
+
+    void take_read(const Address &a, uint32_t id) {
+        const uint64_t start = a.address & -N, octets = (a.length + 1ull) * N;
+        if ((1ull << a.size) != N || a.burst != 1)
+            fail("m_axi_ar: the read burst at %#llx has ARSIZE %u and ARBURST %u,"
+                 " but must be incrementing with full beats",
+                 (unsigned long long)a.address, a.size, a.burst);
+        if (start % PAGE + octets > PAGE)
+            fail("m_axi_ar: the read burst of %llu octets at %#llx crosses a 4 KiB boundary",
+                 (unsigned long long)octets, (unsigned long long)a.address);
+        for (const ReadBurst &each : reading)
+            if (each.id == id)
+                fail("m_axi_ar: the ID %u is used for two bursts at the same time", id);
+        if (quiet) fail("m_axi_ar: a read comes although STATUS said nothing is in flight");
+        read_bursts.push_back({cycle, a.address, a.length + 1ull});
+        reading.push_back({start, a.length + 1ull, cycle + settings.latency + 1, id});
+    }
+
+    // Returns an octet of the host's memory; in front of and after it, octets have any value.
+    uint8_t octet_at(uint64_t address) const {
+        if (!live) return address - settings.base < size ? *host(address) : uint8_t(0xEE);
+        auto after = windows.upper_bound(address);
+        if (after == windows.begin()) return 0xEE;
+        --after;
+        return address < after->second.stop ? after->second.octets[address - after->first] : 0xEE;
+    }
+
+    void take_fpdu(const Output &o) {
+        const uint64_t octets = __builtin_popcountll(o.keep);
+        if (!octets || o.keep != mask(octets) || (octets != N && !o.last))
+            fail("m_axis: TKEEP is %#llx on a beat that is%s the last",
+                 (unsigned long long)o.keep, o.last ? "" : " not");
+        if (quiet) fail("m_axis: an FPDU comes although STATUS said nothing is in flight");
+        if (!inside_fpdu)
+            fpdus.push_back({o.stream, uint32_t(o.user), cycle, cycle, fpdu_octets.size(), 0});
+        else if (fpdus.back().stream != o.stream || fpdus.back().sequence != uint32_t(o.user))
+            fail("m_axis: TID or TUSER changes inside a packet of stream %u", o.stream);
+        fpdu_octets.insert(fpdu_octets.end(), o.data, o.data + octets);
+        fpdus.back().length += octets;
+        fpdus.back().last = cycle;
+        inside_fpdu = !o.last;
+    }
+
+    // Sets the inputs of the sending side for this cycle. A beat of a read may be of any burst that
+    // is due, unless nothing is delayed.
+    template <typename Top> void offer_sending(Top &top, bool work) {
+        if constexpr (SendPorts<Top>::EXISTS) {
+            top.s_axis_work_tvalid = offered && work;
+            top.m_axi_arready = reading.size() < BURSTS && !idles(AR, settings.write);
+            top.m_axis_tready = !idles(FPDUS, settings.exceptions);
+            if (top.m_axi_rvalid || reading.empty() || idles(R, settings.response)) return;
+            size_t which = settings.response ? draw() % reading.size() : 0;
+            if (reading[which].due > cycle) which = 0;
+            ReadBurst &burst = reading[which];
+            if (burst.due > cycle) return;
+            uint8_t beat[N];
+            for (uint64_t k = 0; k < N; k++) beat[k] = octet_at(burst.address + k);
+            memcpy(&top.m_axi_rdata, beat, N);
+            top.m_axi_rid = burst.id;
+            top.m_axi_rresp = faulty(burst.address, mask(N)) ? 2 + (burst.address / N & 1) : 0;
+            top.m_axi_rlast = burst.beats == 1;
+            top.m_axi_rvalid = 1;
+            burst.address += N;
+            if (--burst.beats == 0) reading.erase(reading.begin() + which);
+        }
+    }
+
+    // Looks at the handshakes of the sending side. Returns true if the RNIC took a beat of a read.
+    template <typename Top> bool serve_sending(Top &top) {
+        if constexpr (SendPorts<Top>::EXISTS) {
+            if (top.m_axi_arvalid || held_read_address.held) {
+                const Address now = SendPorts<Top>(top).address();
+                held_up("m_axi_ar", held_read_address, top.m_axi_arvalid, top.m_axi_arready, now);
+                if (top.m_axi_arvalid && top.m_axi_arready) {
+                    take_read(now, top.m_axi_arid);
+                    progress = cycle;
+                }
+            }
+            if (top.m_axis_tvalid || held_fpdu.held) {
+                const Output now = SendPorts<Top>(top).fpdu();
+                held_up("m_axis", held_fpdu, top.m_axis_tvalid, top.m_axis_tready, now);
+                if (top.m_axis_tvalid && top.m_axis_tready) { take_fpdu(now); progress = cycle; }
+            }
+            if (top.m_axi_rvalid && top.m_axi_rready) { progress = cycle; return true; }
+        }
+        return false;
+    }
+
     void one_cycle() {
         // The host.
         next_operation();
@@ -767,6 +905,13 @@ struct Sim {
             packets.EXISTS && operation < count && operations[operation].kind == PACKET;
         const bool frame =
             frames.EXISTS && operation < count && operations[operation].kind == FRAME;
+        const bool work =
+            sending.EXISTS && operation < count && operations[operation].kind == WORK;
+        if (work && !offered && !idles(SOURCE, settings.source)) {
+            sending.show_work(octets + operations[operation].offset + at, operations[operation].a);
+            offered = true;
+            quiet = false;
+        }
         if ((packet || frame) && !offered && !idles(SOURCE, settings.source)) {
             const Operation &o = operations[operation];
             const uint64_t rest = o.length - at;
@@ -781,19 +926,27 @@ struct Sim {
             offered = true;
             quiet = false;
         }
-        packets.offer(offered && !frame);
+        packets.offer(offered && packet);
         frames.offer(offered && frame);
         offer(placing);
         offer(completing);
         top.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
         if (access == Idle) next_access();
         offer_registers();
+        offer_sending(top, work);
         step(0);
         if (top.irq && !interrupted && recorded) interrupts.push_back(cycle);
         interrupted = top.irq;
 
         // Handshakes.
-        if (offered && (frame ? frames.ready() : packets.ready())) {
+        if (offered && work) {
+            if (sending.takes_work()) {
+                at += ROW;
+                offered = false;
+                progress = cycle;
+                if (at >= operations[operation].length) { at = 0; operation++; }
+            }
+        } else if (offered && (frame ? frames.ready() : packets.ready())) {
             const Operation &o = operations[operation];
             if (at == 0) {
                 if (!recorded) taken.clear();
@@ -805,6 +958,7 @@ struct Sim {
             if (at >= o.length) { taken.back().last = cycle; at = 0; operation++; }
         }
         const bool placed = serve(placing), reported = serve(completing);
+        const bool read_beat = serve_sending(top);
         if (placed && recorded) responses.push_back(cycle);
         if (top.m_axis_exc_tvalid || held_output.held) {
             Output now;
@@ -826,6 +980,7 @@ struct Sim {
         step(1);
         if (placed) placing.pins.bvalid = 0;
         if (reported) completing.pins.bvalid = 0;
+        if (read_beat) sending.read_taken();
         registers_after(written, write_response, read, read_response, value);
         cycle++;
     }
@@ -837,6 +992,7 @@ struct Sim {
         switch (operations[operation].kind) {
         case PACKET: return "the RNIC takes no beat of the packet";
         case FRAME: return "the RNIC takes no beat of the frame";
+        case WORK: return "the RNIC takes no entry of the work request";
         case DRAIN: return "the RNIC does not become idle";
         case AWAIT: return paused ? "the host waits for completions that it does not take"
                                   : "the completions that the host waits for do not come";
@@ -984,6 +1140,7 @@ EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
     LIST(0, writes) LIST(1, addresses) LIST(2, taken) LIST(3, stray) LIST(4, events)
     LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
     LIST(9, delivered) LIST(10, responses) LIST(11, interrupts) LIST(12, polled)
+    LIST(13, fpdus) LIST(14, fpdu_octets) LIST(15, read_bursts)
     }
     *items = 0;
     return nullptr;

@@ -52,11 +52,14 @@ class Post(NamedTuple):
         The octets of that region: those of the message, or none.
     arrivals
         The segments of the capture.
+    sent
+        The segments that the model sends for it; each has the frame of the capture's segment.
     """
 
     message: Message
     octets: bytes
     arrivals: Sequence[Arrival]
+    sent: Sequence[Arrival] = ()
 
 
 @dataclass
@@ -211,10 +214,9 @@ class _Source(ABC):
             self._leave(message.segments)
             return
         self.result.messages += 1
-        self.result.posts.append(post)
-        for arrival, segment in zip(message.segments, segments, strict=True):
-            self.result.segments += 1
-            self._compare(arrival, segment)
+        self.result.segments += len(segments)
+        pairs = zip(message.segments, segments, strict=True)
+        self.result.posts.append(post._replace(sent=[self._compare(*pair) for pair in pairs]))
 
     def _send(self, arrival: Arrival) -> bytes:
         """Returns the segment that the model sends with the MULPDU that the sender had.
@@ -242,8 +244,11 @@ class _Source(ABC):
         """Notes the place of a segment that is not sent again."""
 
     @abstractmethod
-    def _compare(self, arrival: Arrival, segment: bytes) -> None:
-        """Compares a segment that the model sends with the octets of the capture."""
+    def _compare(self, arrival: Arrival, segment: bytes) -> Arrival:
+        """Compares a segment that the model sends with the octets of the capture.
+
+        Returns what the model sends.
+        """
 
     def _differs(self, arrival: Arrival, what: str, expected: bytes) -> None:
         raw = arrival.raw
@@ -264,14 +269,16 @@ class _Mpa(_Source):
     def _skip(self, arrival: Arrival) -> None:
         self._sender.position = arrival.position + len(arrival.raw)
 
-    def _compare(self, arrival: Arrival, segment: bytes) -> None:
+    def _compare(self, arrival: Arrival, segment: bytes) -> Arrival:
+        position = self._sender.position
         expected = self._sender.send(segment)
-        if expected == arrival.raw:
-            return
+        if (position, expected) == (arrival.position, arrival.raw):
+            return arrival
         if len(expected) == len(arrival.raw) and self._pads_otherwise(arrival, segment, expected):
             self.result.padded += 1
         else:
             self._differs(arrival, "an FPDU", expected)
+        return replace(arrival, position=position, raw=expected)
 
     def _pads_otherwise(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
         """Decides whether an FPDU has another PAD than zeros, and the CRC for that PAD, but no
@@ -311,7 +318,7 @@ class _Sctp(_Source):
     def _skip(self, arrival: Arrival) -> None:
         self._next += 1
 
-    def _compare(self, arrival: Arrival, segment: bytes) -> None:
+    def _compare(self, arrival: Arrival, segment: bytes) -> Arrival:
         raw = arrival.raw
         payload = (self._next & 0xFFFF).to_bytes(_SSN, "big") + segment
         self._next += 1
@@ -324,3 +331,4 @@ class _Sctp(_Source):
         expected = chunk.encode()[: _CHUNK + len(payload)]
         if expected != raw[: len(expected)] or len(raw) - len(expected) not in range(4):
             self._differs(arrival, "a DATA chunk", expected)
+        return replace(arrival, raw=expected)

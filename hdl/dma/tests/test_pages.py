@@ -4,6 +4,7 @@ import random
 
 import pytest
 from amaranth.hdl import Module
+from ddp_rnic.hdl.dma.jobs import Placement
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
 from ddp_rnic.hdl.lib.table import Table
 from ddp_rnic.hdl.lib.testing import shared, simulate
@@ -293,5 +294,5 @@ def test_pages_come_from_a_table_as_it_answers():
 
 def test_a_placement_in_pages_is_its_placement_and_a_code():
     config = RnicConfig()
-    assert dict(PagedPlacement(config).members)["pages"] == 4
+    assert dict(PagedPlacement(Placement(config)).members)["pages"] == 4
     assert list(PAGE_SHIFTS) == list(range(12, 22))

@@ -167,6 +167,10 @@ class Model:
 def a_message(rng, longest):
     """Returns a random message: inline, or of up to nine pieces, some without an octet."""
     values = {"rsvdulp": rng.getrandbits(40)}
+    if rng.random() < 0.1:
+        sink = Piece(rng.getrandbits(32), rng.getrandbits(32), rng.getrandbits(64))
+        return Message(Kind.READ, pieces=(sink,), stag=rng.getrandbits(32),
+                       to=rng.getrandbits(64), **values)  # fmt: skip
     if rng.random() < 0.5:
         to = rng.choice((rng.getrandbits(63), (1 << 32) - rng.randrange(longest + 1)))
         values |= {"kind": Kind.TAGGED, "stag": rng.getrandbits(32), "to": to}
@@ -278,9 +282,12 @@ def entry(*, entries=1, pieces=1, lengths=(64, 0), length=64, **changes):
 MORE = Message(Kind.UNTAGGED, pieces=(read(0),) * 6).encode()[ENTRY:]
 #: Entries that are not valid, by their fault.
 WRONG = {
-    "kind": entry(kind=9), "READ": entry(kind=Kind.READ), "CONTROL": entry(kind=Kind.CONTROL),
+    "kind": entry(kind=9), "CONTROL": entry(kind=Kind.CONTROL),
     "queue": entry(qn=4), "no entry": entry(entries=0), "an entry too few": entry(pieces=3),
     "an entry too many": entry(entries=2) + MORE, "many pieces": entry(pieces=255),
+    "READ of two pieces": entry(kind=Kind.READ, pieces=2),
+    "READ inline": entry(kind=Kind.READ, flags=Flag.INLINE),
+    "READ of another length": entry(kind=Kind.READ, length=63),
     "inline with pieces": entry(flags=Flag.INLINE, length=32),
     "inline too long": entry(flags=Flag.INLINE, length=33, pieces=0),
     "inline longest": entry(flags=Flag.INLINE, length=(1 << 32) - 1, pieces=0),

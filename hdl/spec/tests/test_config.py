@@ -12,6 +12,12 @@ from ddp_rnic.hdl.spec.config import RnicConfig
         ({"mpa": False}, ValueError, "mpa or sctp must be True"),
         ({"mpa": 1}, TypeError, "mpa must be True or False, not 1"),
         ({"sctp": "no"}, TypeError, "sctp must be True or False, not 'no'"),
+        ({"transmit": 1}, TypeError, "transmit must be True or False, not 1"),
+        (
+            {"transmit": True, "sctp": True, "mpa": False},
+            ValueError,
+            "transmit needs mpa: the device sends over MPA alone",
+        ),
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
         ({"address": "64"}, TypeError, "address must be an integer, not '64'"),
         ({"address": 11}, ValueError, "address must be from 12 to 64, not 11"),

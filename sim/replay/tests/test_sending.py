@@ -142,8 +142,9 @@ def test_a_pad_is_the_senders_choice_wherever_markers_stand(crc: bool, octets: i
 def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(tmp_path: Path) -> None:
     run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send"])
     assert run.exit_code == outcome.DIFFERS, run.output
-    assert "sent by the golden model" in run.stdout
     assert "difference in an FPDU at frame" in run.stdout
-    run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--waves"])
+    assert "differ: golden model and senders on 235 segments, RTL on 234 of them" in run.stdout
+    assert "1 segment (the RTL has 4 untagged queues)" in run.stdout
+    run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--out", str(tmp_path)])
     assert run.exit_code == outcome.BAD_INPUT, run.output
-    assert "--send runs no gateware" in run.stderr
+    assert "--send takes no --regions, --out and --engine" in run.stderr

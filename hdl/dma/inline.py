@@ -1,0 +1,115 @@
+"""Keeps octets that came with work requests, and answers the reads of them."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..lib.blockram import BlockRam
+from ..lib.stream import Stage, Store, delayed
+
+__all__ = ["ROW", "InlineMemory", "InlineRead"]
+
+#: Octets of a row: those of an entry of the send ring.
+ROW = 64
+#: Beats on their way from the memory to the output, and some to spare.
+QUEUE = 8
+
+
+class InlineRead(data.StructLayout):
+    """A burst to be read: ``addr`` (64), ``len`` (8) and ``id`` as on the channel AR of AXI4.
+
+    ``none`` (1): no beat is read. The rows before ``addr`` are free from then on, as they are with
+    each read.
+    """
+
+    def __init__(self, ids):
+        super().__init__({"addr": 64, "len": 8, "id": range(ids), "none": 1})
+
+
+class InlineMemory(wiring.Component):
+    """Keeps rows until they were read, and answers reads as a bus does.
+
+    Rows are read in the order in which they came, and none is read again after a later one. So a
+    read frees all rows before its own. A read waits for rows that have not come yet.
+
+    Latency: 5 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
+    cycles as it has beats. Reset: empty; ``ar`` empty. Errors: none.
+
+    Parameters
+    ----------
+    width : int
+        Bits in a beat: 64, 128, 256 or 512.
+    rows : int
+        A power of two, 4 to 256.
+    ids : int
+        Number of IDs.
+
+    Members
+    -------
+    i : In(stream.Signature(512))
+        The next row, the first octet lowest. Row ``n`` has the addresses from 64 * ``n`` on, modulo
+        the size of the memory.
+    ar : In(stream.Signature(InlineRead(ids)))
+    r : Out(stream of {data, id, last: 1})
+    """
+
+    def __init__(self, width, *, rows, ids):
+        self.width, self.rows, self.ids = width, rows, ids
+        super().__init__({
+            "i": In(stream.Signature(8 * ROW)),
+            "ar": In(stream.Signature(InlineRead(ids))),
+            "r": Out(stream.Signature(
+                data.StructLayout({"data": width, "id": range(ids), "last": 1}))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        beats = 8 * ROW // self.width  # of a row
+        lane, split = exact_log2(self.width // 8), exact_log2(beats)
+        m.submodules.ram = ram = BlockRam(self.width, self.rows * beats)
+        row_bits = exact_log2(self.rows)
+        # Rows that have come, and rows that are free again; modulo twice the number of rows.
+        come, freed = Signal(row_bits + 1), Signal(row_bits + 1)
+        there, room = Signal(row_bits + 1), Signal()
+        m.d.comb += [there.eq(come - freed), room.eq(there < self.rows - 1)]
+
+        row, left = Signal(8 * ROW, reset_less=True), Signal(range(beats + 1))
+        m.d.comb += [
+            self.i.ready.eq((left <= 1) & room),
+            ram.write.valid.eq(left.any()),
+            ram.write.payload.address.eq(Cat((beats - left)[:split], come[:row_bits])),
+            ram.write.payload.data.eq(row[:self.width]),
+        ]
+        with m.If(left.any()):
+            m.d.sync += [row.eq(row >> self.width), left.eq(left - 1)]
+        with m.If(left == 1):
+            m.d.sync += come.eq(come + 1)
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += [row.eq(self.i.payload), left.eq(beats)]
+
+        m.submodules.stage = stage = Stage(InlineRead(self.ids))
+        m.submodules.queue = queue = Store(self.r.payload.shape(), depth=QUEUE)
+        wiring.connect(m, wiring.flipped(self.ar), stage.i)
+        wiring.connect(m, queue.o, wiring.flipped(self.r))
+        read, beat = stage.o.payload, Signal(8)
+        at, ahead = Signal(row_bits + split), Signal(row_bits)
+        served, ends = Signal(), Signal()
+        m.d.comb += [
+            at.eq(read.addr[lane:][:len(at)] + beat),
+            # Rows between the oldest one and the one that is read.
+            ahead.eq(at[split:] - freed[:row_bits]),
+            ends.eq(read.none | (beat == read.len)),
+            served.eq(stage.o.valid & (ahead < there) & queue.half),
+            stage.o.ready.eq(served & ends),
+            ram.address[0].eq(at),
+        ]
+        with m.If(served):
+            m.d.sync += [beat.eq(Mux(ends, 0, beat + 1)), freed.eq(freed + ahead)]
+        m.d.comb += [
+            queue.i.valid.eq(delayed(m, 2, served & ~read.none, "served")),
+            queue.i.payload.data.eq(ram.data[0]),
+            queue.i.payload.id.eq(delayed(m, 2, read.id, "id")),
+            queue.i.payload.last.eq(delayed(m, 2, ends, "ends")),
+        ]
+        return m

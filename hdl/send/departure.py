@@ -1,0 +1,184 @@
+"""Lets segments leave in the order of their stream, and gives each its place in it."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..dma.staging import StagedHead
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import Beat, Store
+from ..mpa.framer import SPACING, FpduHead
+from ..mpa.intake import LlpSettings
+from .segmenter import ENDS
+
+__all__ = ["Departure", "SendSetting", "SendState"]
+
+QUEUE = 16
+#: Words of an FPDU between two markers.
+BETWEEN = SPACING - 1
+
+
+class SendState(data.StructLayout):
+    """The sending half of a stream.
+
+    Members
+    -------
+    open : 1
+        Segments leave. Otherwise they are dropped and counted.
+    failed : 1
+        A segment could not be read; since then the stream is not open.
+    llp : LlpSettings()
+    after : 7
+        Words since the last marker, 1 to 127, where the next FPDU begins; at 127 it begins with a
+        marker.
+    sequence : 32
+        LLP sequence number of the next FPDU's first octet.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "open": 1, "failed": 1, "llp": LlpSettings(), "after": 7, "sequence": 32})
+
+
+class SendSetting(data.StructLayout):
+    """The new state of the sending half of ``stream``: ``state``, a SendState."""
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "state": SendState()})
+
+
+class Departure(wiring.Component):
+    """Gives each segment that was read whole its LLP sequence number, and drops the others.
+
+    A segment that was refused, or that the bus did not read, uses no number; it closes the sending
+    half of its stream, so that no later segment leaves (RFC 5041 section 7.1). The positions count
+    markers, padding and CRC (RFC 5044 section 4).
+
+    Latency: 3 cycles from ``segments`` to ``heads``. Throughput: one segment in 2 cycles, one beat
+    per cycle. Reset: empty; the states stay. Errors: ``failed`` in the state.
+
+    Parameters
+    ----------
+    width, streams : int
+
+    Members
+    -------
+    set : In(stream.Signature(SendSetting(streams)))
+        Replaces the state of a stream, while no segment of it is under way.
+    look : In(range(streams)), state : Out(SendState())
+        Look-up of a state, answered after 2 cycles.
+    segments : In(stream.Signature(StagedHead()))
+        The tag is that of :class:`~.segmenter.Segmenter`.
+    beats : In(stream.Signature(Beat(width)))
+        A packet for each segment that is neither refused nor failed.
+    heads : Out(stream.Signature(FpduHead()))
+    o : Out(stream.Signature(Beat(width)))
+        A packet for each head.
+    leaves, dropped, ends : Out(1)
+        High for one cycle for each segment that leaves, that does not leave, and that is the last
+        one of its message.
+    """
+
+    def __init__(self, width, streams):
+        self.streams = streams
+        super().__init__({
+            "set": In(stream.Signature(SendSetting(streams))),
+            "look": In(range(streams)),
+            "state": Out(SendState()),
+            "segments": In(stream.Signature(StagedHead())),
+            "beats": In(stream.Signature(Beat(width))),
+            "heads": Out(stream.Signature(FpduHead())),
+            "o": Out(stream.Signature(Beat(width))),
+            "leaves": Out(1),
+            "dropped": Out(1),
+            "ends": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.table = table = ForwardedTable(SendState(), self.streams, reads=2)
+        m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
+        m.submodules.packets = packets = Store(1, depth=QUEUE)
+        segment = self.segments.payload
+        # A segment takes two cycles for its look-up, and is written back in the third one.
+        takes, looks, known = Signal(), Signal(), Signal()
+        number = [Signal(range(self.streams), name=f"number{n}") for n in (1, 2)]
+        length = [Signal(16, name=f"length{n}") for n in (1, 2)]
+        bad, last = Signal(2), Signal(2)
+        words1, words2, left2 = Signal(15), Signal(15), Signal(7)
+        m.d.comb += [
+            takes.eq(self.segments.valid & ~looks & heads.half & packets.half),
+            self.segments.ready.eq(takes),
+            table.address[0].eq(segment.tag),
+            table.address[1].eq(self.look),
+            self.state.eq(table.data[1]),
+        ]
+        m.d.sync += [
+            looks.eq(takes),
+            known.eq(looks),
+            number[0].eq(segment.tag),
+            number[1].eq(number[0]),
+            length[0].eq(segment.lead + segment.length),
+            length[1].eq(length[0]),
+            bad.eq(Cat(segment.refused | segment.failed, bad)),
+            last.eq(Cat(segment.tag[ENDS], last)),
+            # Words with the length field and PAD, and the CRC.
+            words1.eq(((segment.lead + segment.length + 5) >> 2) + 1),
+        ]
+        # Each 127 words bring a marker; the words beyond these may bring another one.
+        sum1 = words1[7:] + words1[:7]
+        m.d.sync += [
+            words2.eq(words1 + words1[7:] + (sum1 >= BETWEEN) + (sum1 >= 2 * BETWEEN)),
+            left2.eq(sum1 - Mux(sum1 >= 2 * BETWEEN, 2 * BETWEEN, Mux(
+                sum1 >= BETWEEN, BETWEEN, 0))),
+        ]
+        plain2 = Signal(15)
+        m.d.sync += plain2.eq(words1)
+
+        state, after, one_more = Signal(SendState()), Signal(8), Signal()
+        leaves, words = Signal(), Signal(16)
+        written, head = Signal(SendState()), heads.i.payload
+        m.d.comb += [
+            state.eq(table.data[0]),
+            after.eq(state.after + left2),
+            one_more.eq(after > BETWEEN),
+            words.eq(Mux(state.llp.markers, words2 + one_more, plain2)),
+            leaves.eq(state.open & ~bad[1]),
+            written.open.eq(leaves),
+            written.failed.eq(state.failed | (state.open & bad[1])),
+            written.llp.eq(state.llp),
+            written.after.eq(Mux(
+                leaves, Mux(one_more, after - BETWEEN, after), state.after)),
+            written.sequence.eq(state.sequence + Mux(leaves, words << 2, 0)),
+            head.length.eq(length[1]),
+            head.settings.eq(state.llp),
+            head.phase.eq(state.after + 1),
+            head.stream.eq(number[1]),
+            head.sequence.eq(state.sequence),
+            heads.i.valid.eq(known & leaves),
+            packets.i.valid.eq(known & ~bad[1]),
+            packets.i.payload.eq(leaves),
+            table.write.valid.eq(known | self.set.valid),
+            table.write.payload.address.eq(Mux(known, number[1], self.set.payload.stream)),
+            table.write.payload.data.eq(Mux(known, written, self.set.payload.state)),
+            self.set.ready.eq(~known),
+        ]
+        m.d.sync += [
+            self.leaves.eq(known & leaves),
+            self.dropped.eq(known & ~leaves),
+            self.ends.eq(known & last[1]),
+        ]
+        wiring.connect(m, heads.o, wiring.flipped(self.heads))
+        self._pass(m, packets)
+        return m
+
+    def _pass(self, m, packets):
+        """Passes the packets that leave, and drops the others."""
+        passes, beat = packets.o.payload, self.beats
+        ends = beat.valid & beat.ready & beat.payload.last
+        m.d.comb += [
+            self.o.valid.eq(beat.valid & packets.o.valid & passes),
+            self.o.payload.eq(beat.payload),
+            beat.ready.eq(packets.o.valid & (self.o.ready | ~passes)),
+            packets.o.ready.eq(ends),
+        ]

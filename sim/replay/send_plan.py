@@ -1,0 +1,218 @@
+"""Lets a device send what the senders of a capture sent, and compares that with the model.
+
+The work requests are those of :mod:`~.sending`. A MULPDU, an MSN or a position that changes is
+written once everything before it has left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from os.path import commonprefix
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import commands
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.send import Kind, Message, Piece
+from ...hdl.spec.stag import Access
+from ..capture.sctp_traffic import SctpStream
+from ..capture.streams import MARKER_SPACING
+from ..engines.engine import Drain, Operation, Outcome, Work, operations_of
+from ..model.ddp import decode_segment
+from ..model.header import UntaggedHeader
+from .differences import Difference
+from .sending import REGION, Post, Sent
+
+__all__ = ["SendPlan", "send_plans"]
+
+#: Untagged queues of a stream.
+QUEUES = 4
+#: Octets between the messages in memory, which no message has, so that no two begin alike.
+_GAP = 13
+
+
+@dataclass
+class SendPlan:
+    """One device sends these messages: those of up to as many streams as it has.
+
+    Attributes
+    ----------
+    operations, memory
+        For the engine.
+    posts
+        The work requests by stream, in the order of the streams.
+    left_out
+        Segments of messages that no device can send, by the reason.
+    """
+
+    config: RnicConfig
+    senders: Sequence[Sent]
+    operations: list[Operation] = field(default_factory=list)
+    memory: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    posts: list[list[Post]] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def segments(self) -> int:
+        """The number of segments that the device has to send."""
+        return sum(len(post.sent) for posts in self.posts for post in posts)
+
+    def compare(self, outcome: Outcome) -> list[Difference]:
+        """Compares the FPDUs that the device sent with those of the model."""
+        sent: list[list[tuple[int, bytes]]] = [[] for _ in self.senders]
+        for fpdu in outcome.fpdus:
+            sent[fpdu.stream].append((fpdu.sequence, fpdu.octets))
+        found = []
+        for number, (posts, fpdus) in enumerate(zip(self.posts, sent, strict=True)):
+            expected = [each for post in posts for each in post.sent]
+            for each, mine in zip(expected, fpdus, strict=False):
+                wanted = each.position & 0xFFFFFFFF, each.raw
+                if mine != wanted:
+                    shown = _first_octets(wanted[1], mine[1])
+                    where = f"frame {each.frame}"
+                    found.append(Difference("the RTL's FPDU", where, *shown, octets=shown))
+                    break
+            if len(expected) != len(fpdus):
+                counts = f"{len(expected)} FPDUs", f"{len(fpdus)}"
+                found.append(Difference("the RTL's stream", str(number), *counts))
+        return found
+
+
+def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
+    """Returns the octets from the first that differs, in hexadecimal."""
+    at = len(commonprefix([one, other]))
+    return one[at : at + 16].hex(" "), other[at : at + 16].hex(" ")
+
+
+def send_plans(senders: Sequence[Sent], config: RnicConfig) -> Iterator[SendPlan]:
+    """Yields a plan for as many streams as a device has, until all are planned. The device sends
+    over MPA alone, so senders over SCTP have none.
+    """
+    rest = (each for each in senders if not isinstance(each.stream, SctpStream))
+    while batch := list(islice(rest, config.streams)):
+        yield _Planner(SendPlan(config, batch)).plan()
+
+
+class _Planner:
+    """Plans the work of one device."""
+
+    def __init__(self, plan: SendPlan) -> None:
+        self._plan = plan
+        self._pieces: list[bytes] = []
+        self._at = 0
+
+    def plan(self) -> SendPlan:
+        plan = self._plan
+        streams = [_Stream(number, each) for number, each in enumerate(plan.senders)]
+        for stream in streams:
+            plan.posts.append([])
+            for post in stream.sent.posts:
+                if (obstacle := _obstacle(post)) is None:
+                    plan.posts[-1].append(post)
+                else:
+                    plan.left_out[obstacle] += len(post.sent)
+            self._lay_out(stream, plan.posts[-1])
+        plan.memory = np.frombuffer(b"".join(self._pieces) or b"\0", np.uint8).copy()
+        queue = sorted(
+            (post.arrivals[0].frame, stream.number, at)
+            for stream in streams
+            for at, post in enumerate(plan.posts[stream.number])
+        )
+        for _, number, at in queue:
+            stream, post = streams[number], plan.posts[number][at]
+            if steps := stream.settings(post):
+                plan.operations += [Drain(), *operations_of(steps)]
+            plan.operations.append(Work(number, self._encode(stream, post)))
+        return plan
+
+    def _lay_out(self, stream: _Stream, posts: Sequence[Post]) -> None:
+        """Puts the octets of a stream's messages in memory, as one region."""
+        self._skip(_GAP)
+        stream.address = self._at
+        for post in posts:
+            stream.places.append(self._at - stream.address)
+            self._pieces.append(post.octets)
+            self._at += len(post.octets)
+            self._skip(_GAP)
+        steps = (
+            *commands.set_stream(stream.number, pd=stream.number),
+            *commands.set_stag(
+                stream.stag, Access.LOCAL_READ, to=REGION.to, length=self._at - stream.address,
+                address=stream.address, pd=stream.number,
+            ),
+        )  # fmt: skip
+        self._plan.operations += operations_of(steps)
+
+    def _skip(self, octets: int) -> None:
+        self._pieces.append(bytes([0xEE]) * octets)
+        self._at += octets
+
+    @staticmethod
+    def _encode(stream: _Stream, post: Post) -> bytes:
+        message, moved = post.message, stream.places.pop(0)
+        if message.kind is not Kind.READ and message.pieces:
+            pieces = tuple(
+                Piece(stream.stag, each.length, each.to + moved) for each in message.pieces
+            )
+            message = Message(
+                message.kind, message.flags, pieces, rsvdulp=message.rsvdulp, qn=message.qn,
+                stag=message.stag, to=message.to,
+            )  # fmt: skip
+        return message.encode()
+
+
+class _Stream:
+    """The sending half of a stream: its settings so far."""
+
+    def __init__(self, number: int, sent: Sent) -> None:
+        self.number, self.sent = number, sent
+        self.stag = number << 8 | 0x5E
+        self.address = 0
+        self.places: list[int] = []
+        self._mulpdu = 0
+        self._position: int | None = None
+        self._msns: dict[int, int] = {}
+
+    def settings(self, post: Post) -> list[commands.Write]:
+        """Returns the writes of registers without which the message would not leave as it did."""
+        first, steps = post.sent[0], list[commands.Write]()
+        if first.position != self._position:
+            steps += commands.set_sending(
+                self.number, sequence=first.position & 0xFFFFFFFF,
+                after=(first.position % MARKER_SPACING // 4 - 1) % (MARKER_SPACING // 4),
+                crc=first.stream.crc, markers=first.stream.markers,
+            )  # fmt: skip
+        self._position = first.position + sum(len(each.raw) for each in post.sent)
+        needed = _mulpdu(post) or 0
+        if needed > self._mulpdu or (len(post.sent) > 1 and needed != self._mulpdu):
+            steps += commands.set_mulpdu(self.number, needed)
+            self._mulpdu = needed
+        header, _ = decode_segment(first.ulpdu)
+        if isinstance(header, UntaggedHeader):
+            if self._msns.get(header.qn) != header.msn:
+                steps += commands.set_sent_msn(self.number, header.qn, header.msn)
+            self._msns[header.qn] = (header.msn + 1) % (1 << 32)
+        return steps
+
+
+def _mulpdu(post: Post) -> int | None:
+    """Returns the MULPDU with which a message is cut as it was; None if there is none."""
+    lengths = [len(each.ulpdu) for each in post.sent]
+    mulpdu = lengths[0]
+    if any(each != mulpdu for each in lengths[:-1]) or lengths[-1] > mulpdu:
+        return None
+    # A segment has room for one octet at least.
+    return mulpdu if decode_segment(post.sent[0].ulpdu)[1] else mulpdu + 1
+
+
+def _obstacle(post: Post) -> str | None:
+    """Returns the reason why no device can send the message as the model sends it."""
+    if post.message.kind is Kind.UNTAGGED and post.message.qn >= QUEUES:
+        return f"the RTL has {QUEUES} untagged queues"
+    if _mulpdu(post) is None:
+        return "the RTL's MULPDU cannot change within a message"
+    return None

@@ -1,0 +1,305 @@
+"""The RTL sends what captures' senders sent, and ends the streams of work requests that err.
+
+Kernels are the judges of the first part, where captures of theirs lie beside the project. In the
+second part the rules of RFC 5041 are: a stream whose request errs ends, and no other one notices.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from ddp_rnic.hdl.spec import commands, regs
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.send import Flag, Kind, Message, Piece
+from ddp_rnic.hdl.spec.stag import Access
+from ddp_rnic.sim.capture.traffic import Traffic
+from ddp_rnic.sim.engines.compiled import CompiledEngine
+from ddp_rnic.sim.engines.engine import (
+    UNSTALLED,
+    Drain,
+    Meanwhile,
+    Operation,
+    Outcome,
+    Poll,
+    Stalls,
+    Wait,
+    Work,
+    operations_of,
+    until,
+)
+from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.replay.send_plan import send_plans
+from ddp_rnic.sim.replay.sending import send
+from ddp_rnic.sim.replay.tests.test_sending import KERNELS, PUBLIC, WORKLOAD, traffic
+
+ENGINE = CompiledEngine()
+STALLS = Stalls(
+    source=0.3, write=0.3, response=0.3, exceptions=0.3, response_latency=50, seed=3
+)  # fmt: skip
+ORDINARY = (64, 512)
+
+
+@cache
+def captured() -> list[Traffic]:
+    return [traffic(path) for path in [*KERNELS, *PUBLIC]]
+
+
+@pytest.mark.skipif(not KERNELS, reason="needs the captures of real stacks beside the project")
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(width, marks=() if width in ORDINARY else pytest.mark.long) for width in WIDTHS],
+)
+@pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
+def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
+    config, segments = RnicConfig(width=width, transmit=True), 0
+    for each in captured():
+        for plan in send_plans(send(each), config):
+            outcome = ENGINE.run(config, plan.operations, plan.memory.copy(), stalls=stalls)
+            assert plan.compare(outcome) == [] and not plan.left_out
+            segments += plan.segments
+    assert segments > 1000
+
+
+def test_what_the_rtl_cannot_send_is_counted() -> None:
+    config = RnicConfig(transmit=True)
+    (plan,) = send_plans(send(traffic(WORKLOAD)), config)
+    assert plan.left_out == {"the RTL has 4 untagged queues": 1}
+    outcome = ENGINE.run(config, plan.operations, plan.memory)
+    assert plan.compare(outcome) == []
+    # A planted fault: one octet of memory is not that of the model.
+    plan.memory[np.flatnonzero(plan.memory != 0xEE)[0]] ^= 1
+    (found,) = plan.compare(ENGINE.run(config, plan.operations, plan.memory))
+    assert found.what == "the RTL's FPDU"
+
+
+#: The regions of the tests: two streams with a Protection Domain each.
+SIZE = 1 << 16
+STAG, OTHER = 0x1205, 0x3407
+
+
+class Device:
+    """Two streams, 1 and 2, that send from memory with a region each."""
+
+    def __init__(self, width: int = 64, **changes: int) -> None:
+        self.config = RnicConfig(width=width, transmit=True)
+        self.memory = np.frombuffer(random.Random(1).randbytes(2 * SIZE), np.uint8).copy()
+        self.operations: list[Operation] = []
+        for stream, stag, address in ((1, STAG, 0), (2, OTHER, SIZE)):
+            region = {"to": 0x5000, "length": SIZE, "address": address, "pd": stream}
+            self.do(
+                commands.set_stream(stream, pd=stream),
+                commands.set_stag(stag, Access.LOCAL_READ, **region),
+                commands.set_mulpdu(stream, 1000),
+                commands.set_sending(stream, sequence=0, crc=True),
+                *(commands.set_sent_msn(stream, qn, 1) for qn in range(4)),
+            )
+
+    def do(self, *steps: Sequence[commands.Write | commands.Wait]) -> None:
+        for each in steps:
+            self.operations += operations_of(each)
+
+    def post(self, stream: int, message: Message, raw: bytes = b"") -> None:
+        self.operations.append(Work(stream, raw or message.encode()))
+
+    def run(self, stalls: Stalls = UNSTALLED, faults: Sequence[range] = ()) -> Outcome:
+        return ENGINE.run(
+            self.config, self.operations, self.memory, stalls=stalls, faults=faults
+        )  # fmt: skip
+
+    def octets(self, stream: int, to: int, length: int) -> bytes:
+        at = to - 0x5000 + (stream - 1) * SIZE
+        return self.memory[at : at + length].tobytes()
+
+
+def write(*pieces: Piece) -> Message:
+    return Message(Kind.TAGGED, pieces=pieces, stag=0xABC, to=0)
+
+
+def payloads(outcome: Outcome, stream: int) -> list[bytes]:
+    """Returns the payloads of a stream's FPDUs, which must follow each other without a gap."""
+    sender, found = MpaSender(crc=True), []
+    for fpdu in outcome.fpdus:
+        if fpdu.stream == stream:
+            segment = fpdu.octets[2 : 2 + int.from_bytes(fpdu.octets[:2], "big")]
+            assert (fpdu.sequence, fpdu.octets) == (sender.position, sender.send(segment))
+            found.append(decode_segment(segment)[1])
+    return found
+
+
+def piece(to: int = 0x5000, length: int = 100, stag: int = STAG) -> Piece:
+    return Piece(stag, length, to)
+
+
+GOOD = write(piece(0x5003, 2500))
+#: Work requests that err, by their fault; the rest of the stream's segments must not leave.
+ERRING = {
+    "an unknown STag": write(piece(stag=0x9900)),
+    "another key": write(piece(stag=STAG + 1)),
+    "another domain": write(piece(stag=OTHER)),
+    "before the region": write(piece(0x4FFF)),
+    "after the region": write(piece(0x5000 + SIZE, 1)),
+    "across its end": write(piece(0x5000 + SIZE - 99)),
+    "across 2^64": write(piece((1 << 64) - 5)),
+    "the second piece": write(piece(), piece(stag=0x9900), piece()),
+    "the last piece": write(piece(), piece(0x6000), piece(stag=0x9900)),
+    "too long": write(piece(0x5000 + SIZE - 1500, 2500)),
+}
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("erring", ERRING)
+def test_a_request_that_errs_ends_its_own_stream_alone(width: int, erring: str) -> None:
+    """RFC 5041 section 7.1, of the local end: nothing outside of a region leaves."""
+    device = Device(width)
+    for _ in range(3):
+        device.post(1, GOOD)
+        device.post(2, write(piece(0x5001, 1999, OTHER)))
+    device.post(1, ERRING[erring])
+    for _ in range(3):
+        device.post(1, GOOD)
+        device.post(2, write(piece(0x5001, 1999, OTHER)))
+    device.operations.append(Drain())
+    failed = regs.pack("SEND_STATE", failed=1)
+    for stream, value in ((1, failed), (2, regs.pack("SEND_STATE", open=1))):
+        device.do((commands.Write("SEND_STREAM", stream),))
+        device.operations.append(Poll(regs.address("SEND_STATE"), 3, value))
+    outcome = device.run(STALLS)
+    whole = device.octets(1, 0x5003, 2500)
+    sent = b"".join(payloads(outcome, 1))
+    assert sent[: 3 * 2500] == 3 * whole
+    # Of the message that errs, whole segments may leave that lie within the region.
+    rest = sent[3 * 2500 :]
+    assert erring == "too long" or not rest
+    assert rest == device.octets(1, 0x5000 + SIZE - 1500, len(rest)) and len(rest) <= 1500
+    other = device.octets(2, 0x5001, 1999)
+    assert b"".join(payloads(outcome, 2)) == 6 * other
+    assert outcome.counters["SENT"] == len(outcome.fpdus)
+    # Two of the three segments that are too long, or one; and nine of later messages.
+    assert outcome.counters["SEND_DROPPED"] == 9 + (2 if erring == "too long" else 1)
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+def test_a_read_that_the_bus_refuses_ends_its_own_stream_alone(width: int) -> None:
+    device = Device(width)
+    device.post(1, write(piece(0x5000, 900), piece(0x7000, 64)))
+    device.post(1, GOOD)
+    device.post(2, write(piece(0x5000, 3000, OTHER)))
+    outcome = device.run(faults=[range(0x2020, 0x2021)])
+    assert payloads(outcome, 1) == []
+    assert b"".join(payloads(outcome, 2)) == device.octets(2, 0x5000, 3000)
+
+
+@pytest.mark.parametrize("access", [Access.NONE, Access.REMOTE_READ | Access.REMOTE_WRITE])
+def test_a_region_without_the_right_of_local_reads_is_not_read(access: Access) -> None:
+    device = Device()
+    device.do(commands.set_stag(STAG, access, to=0x5000, length=SIZE, address=0, pd=1))
+    device.post(1, GOOD)
+    assert payloads(device.run(), 1) == []
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("code", [1, 4, 10])
+def test_a_region_in_pages_is_read_from_its_pages(width: int, code: int) -> None:
+    """Pages in any order, and pieces at any place of them."""
+    size, count = 1 << 11 + code, 3
+    device, rng = Device(width), random.Random(code)
+    order = rng.sample(range(count), count)
+    device.memory = np.frombuffer(rng.randbytes(count * size), np.uint8).copy()
+    for slot, page in enumerate(order):
+        device.do(commands.set_page(7 + slot, page * size))
+    skip, length = 1234, count * size - 2000
+    device.do(
+        commands.set_stag(
+            STAG, Access.LOCAL_READ, to=0x5000, length=length, address=7 * size + skip, pages=code,
+            pd=1,
+        )
+    )  # fmt: skip
+    linear = b"".join(device.memory[page * size :][:size].tobytes() for page in order)[skip:]
+    expected = b""
+    for end in [size - skip, size - skip + 1, 2 * size - skip + 700, length]:
+        start, octets = max(end - 3000, 0), min(end, 3000)
+        device.post(1, write(piece(0x5000 + start, octets)))
+        expected += linear[start : start + octets]
+    assert b"".join(payloads(device.run(STALLS), 1)) == expected
+
+
+def test_requests_of_a_stream_that_is_not_open_are_counted() -> None:
+    device = Device()
+    device.post(3, Message(Kind.UNTAGGED, flags=Flag.INLINE, octets=b"x"))
+    device.do(commands.set_mulpdu(3, 1000))
+    device.post(3, Message(Kind.UNTAGGED, flags=Flag.INLINE, octets=b"x"))
+    device.post(1, GOOD)
+    outcome = device.run()
+    assert {fpdu.stream for fpdu in outcome.fpdus} == {1}
+    assert outcome.counters["SEND_DROPPED"] == 2
+
+
+@pytest.mark.parametrize("after", [0, 40, 77, 100, 140, 300])
+def test_after_a_revocation_nothing_of_the_region_is_read(after: int) -> None:
+    """RFC 5041 section 8.3.1 has the same of writes: once invalidated, an STag gives no access."""
+    device, region, messages = Device(), range(SIZE), 40
+    revoke = operations_of(commands.revoke_stag(STAG))
+    device.operations.append(Meanwhile(after, tuple(revoke)))
+    for _ in range(messages):
+        device.post(1, GOOD)
+        device.post(2, write(piece(0x5000, 999, OTHER)))
+    outcome = device.run(Stalls(write=0.4, response=0.6, response_latency=300, seed=after + 1))
+    done = outcome.polled[-1]
+    addresses = [(each["cycle"], each["address"]) for each in outcome.reads]
+    assert addresses and not [at for cycle, at in addresses if cycle > done and at in region]
+    # The octets that left are whole segments, in order; the other stream lost nothing.
+    sent = b"".join(payloads(outcome, 1))
+    whole = messages * device.octets(1, 0x5003, 2500)
+    assert sent == whole[: len(sent)] and len(sent) < len(whole)
+    assert b"".join(payloads(outcome, 2)) == messages * device.octets(2, 0x5000, 999)
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+def test_inline_octets_of_all_lengths_leave_as_posted(width: int) -> None:
+    device, rng, expected = Device(width), random.Random(2), []
+    for _ in range(60):
+        octets = rng.randbytes(rng.choice((0, 1, 31, 32, 33, 95, 96, 97, 500, 4000, 8000)))
+        device.post(1, Message(Kind.TAGGED, flags=Flag.INLINE, octets=octets, stag=1))
+        expected.append(octets)
+        if rng.random() < 0.5:
+            octets = rng.randbytes(rng.randrange(200))
+            device.post(2, Message(Kind.UNTAGGED, flags=Flag.INLINE, octets=octets))
+            # A message whose MULPDU leaves no room, and one that is not valid, keep no row.
+            device.post(3, Message(Kind.UNTAGGED, flags=Flag.INLINE, octets=rng.randbytes(4000)))
+    outcome = device.run(STALLS)
+    assert b"".join(payloads(outcome, 1)) == b"".join(expected)
+
+
+def test_a_bus_that_is_busy_with_other_reads_does_not_hold_inline_octets_for_ever() -> None:
+    device = Device()
+    for _ in range(40):
+        device.post(1, write(piece(0x5000, SIZE)))
+        device.post(2, Message(Kind.TAGGED, flags=Flag.INLINE, octets=bytes(8000), stag=1))
+    outcome = device.run(Stalls(response_latency=20))
+    assert b"".join(payloads(outcome, 2)) == bytes(40 * 8000)
+
+
+def test_the_bus_and_the_port_carry_a_beat_in_each_cycle() -> None:
+    """Budget: a segment costs its beats. At 64 bits the FPDU of a segment of 980 octets has 1,000
+    octets, 125 beats."""
+    device = Device()
+    device.do(commands.set_mulpdu(1, 994))
+    device.post(1, write(piece(0x5000, 49_000)))
+    outcome = device.run()
+    assert len(outcome.fpdus) == 50
+    beats = {later.last - earlier.last for earlier, later in pairwise(outcome.fpdus)}
+    assert beats == {125}
+
+
+def test_the_device_waits_until_everything_has_left_before_it_is_idle() -> None:
+    device = Device()
+    device.post(1, GOOD)
+    device.operations += [until(idle=True), Wait(1)]
+    outcome = device.run(Stalls(exceptions=0.9))
+    assert outcome.polled[-1] > outcome.fpdus[-1].last

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -41,6 +42,9 @@ def bench(
     ] = None,
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Also measure DDP over SCTP; its build takes minutes.")
+    ] = False,
+    send: Annotated[
+        bool, typer.Option("--send", help="Also measure a device that sends; it is built once.")
     ] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Also send messages through connections on loopback.")
@@ -83,7 +87,7 @@ def bench(
         raise BadInput(str(error)) from None
     with bar("measuring") as progress:
         results = numbers.run_bench(
-            WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, peers=peers,
+            WIDTHS if width is None else (width,), sctp=sctp, send=send, pnr=pnr, peers=peers,
             seeds=range(1, seeds + 1), xilinx=xilinx, progress=progress,
         )  # fmt: skip
     if live:
@@ -158,6 +162,7 @@ def print_results(console: Console, results: numbers.Results) -> None:
     ]
     print_table(console, title, ("payload", *across), lines)
 
+    _print_sending(console, results.get("sending", ()))
     for title, kind, headings in (
         ("Simulation", "simulation", _SIMULATION),
         ("Messages through connections and the simulated gateware", "live", _LIVE),
@@ -183,6 +188,22 @@ def _print_parts(console: Console, rows: numbers.Rows) -> None:
     if tops:
         headings = "part", *(f"{width} bits" for width in tops)
         print_table(console, "LUT4, FF, DP16KD of the top by part", headings, lines)
+
+
+def _print_sending(console: Console, rows: Iterable[dict[str, Any]]) -> None:
+    lines = [
+        [
+            *map(str, (row["width"], row["payload"])),
+            "inline" if row["offset"] is None else f"lane {row['offset']}",
+            *map(str, (row["streams"], row["memory"])),
+            f"{row['cycles']:g}" + (f" ({row['limit']:g})" if row["kind"] == "rate" else ""),
+            "per message (least)" if row["kind"] == "rate" else "from doorbell to first beat",
+        ]
+        for row in rows
+    ]
+    if lines:
+        headings = "width", "payload", "lies", "streams", "memory", "cycles", ""
+        print_table(console, "Sending, memory's latency in cycles", headings, lines)
 
 
 def _print_sctp(console: Console, rows: numbers.Rows, across: list[str]) -> None:

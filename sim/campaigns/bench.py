@@ -28,6 +28,7 @@ from ...hdl.spec.config import WIDTHS, RnicConfig
 from ..engines.choice import load
 from ..engines.engine import Engine
 from ..replay.load import Load, SctpLoad
+from ..replay.send_load import SendLoad
 from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
@@ -44,6 +45,12 @@ SCTP_PAYLOADS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 1440, 409
 MTUS = (0, 1500, 9000)
 #: Approximate cycles of a measurement of one size. In the first half queues may fill.
 _CYCLES = 40_000
+#: Messages that are sent: octets, octets after a beat's first lane (None: inline), streams, and the
+#: memory's latency in cycles.
+_SENT = (
+    (64, None, 16, 10), (64, 0, 16, 10), (64, 3, 16, 10), (64, 0, 1, 10), (1024, 3, 16, 10),
+    (7900, 3, 1, 10), (7900, 3, 16, 10), (7900, 3, 16, 40), (7900, 3, 16, 200),
+)  # fmt: skip
 #: The rate counts as line rate if the cycles exceed the least number by no more than this part.
 _TOLERANCE = 0.002
 #: Payload and cycles of the measurement of simulation speed.
@@ -155,6 +162,17 @@ def _sctp_cycles(engine: Engine, config: RnicConfig) -> Rows:
     ]
 
 
+def _sending(engine: Engine, config: RnicConfig) -> Rows:
+    """Measures messages back to back, and the latency of a single one."""
+    config, rows = replace(config, transmit=True), []
+    for payload, offset, streams, latency in _SENT:
+        load = SendLoad(config, payload, offset, streams=streams, latency=latency)
+        count = max(_CYCLES // int(load.limit), 8 * streams)
+        rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
+    load = SendLoad(config, 64, streams=1)
+    return [*rows, {"kind": "latency"} | load.row(load.delay(engine))]
+
+
 def _latency(engine: Engine, config: RnicConfig) -> Rows:
     return [measure_latency(engine, Load(config, size)) for size in LATENCY_PAYLOADS]
 
@@ -171,12 +189,16 @@ class _Step(NamedTuple):
     measure: Callable[[], Rows]
 
 
-def _simulations(engine: Engine, configs: Iterable[RnicConfig], *, sctp: bool) -> Iterator[_Step]:
+def _simulations(
+    engine: Engine, configs: Iterable[RnicConfig], *, sctp: bool, send: bool
+) -> Iterator[_Step]:
     for config in configs:
         bits = f"at {config.width} bits"
         yield _Step("cycles", f"cycles {bits}", partial(_cycles, engine, config))
         yield _Step("latency", f"latency {bits}", partial(_latency, engine, config))
         yield _Step("simulation", f"simulation {bits}", partial(_simulation, engine, config))
+        if send:
+            yield _Step("sending", f"sending {bits}", partial(_sending, engine, config))
         if sctp:
             measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
             yield _Step("cycles", f"cycles over SCTP {bits}", measure)
@@ -209,6 +231,7 @@ def run_bench(
     widths: Iterable[int] = WIDTHS,
     *,
     sctp: bool = False,
+    send: bool = False,
     pnr: bool = False,
     peers: Iterable[Peer] = (),
     seeds: Iterable[int] = (1,),
@@ -216,8 +239,8 @@ def run_bench(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """Measures, and returns lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``,
-    ``xilinx``.
+    """Measures, and returns lists of rows: ``cycles``, ``latency``, ``simulation``,
+    ``sending``, ``pnr``, ``xilinx``.
 
     Parameters
     ----------
@@ -225,6 +248,8 @@ def run_bench(
         Datapath widths in bits.
     sctp
         Also measure the cycles of DDP over SCTP; building its simulator takes minutes, once.
+    send
+        Also measure a device that sends.
     pnr
         Also place and route the blocks, one per processor at a time. The top of a width takes
         minutes.
@@ -248,11 +273,13 @@ def run_bench(
     """
     engine = engine or load("compiled")
     configs = [RnicConfig(width=width) for width in widths]
-    steps = list(_simulations(engine, configs, sctp=sctp))
+    steps = list(_simulations(engine, configs, sctp=sctp, send=send))
     built = list(_builds(configs, peers, pnr=pnr, seeds=tuple(seeds), xilinx=xilinx))
     if built:
         pnr_flow.check_tools()
-    results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": [], "xilinx": []}
+    results: Results = {
+        kind: [] for kind in ("cycles", "latency", "simulation", "sending", "pnr", "xilinx")
+    }
     tell = progress or (lambda done, total, what: None)
     total = len(steps) + len(built)
     for done, step in enumerate(steps):

@@ -30,7 +30,7 @@ ROW["parts"] = {
 def results() -> bench.Results:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "_SPEED_CYCLES", 120_000)  # No test depends on the speed.
-        return bench.run_bench([WIDTH], sctp=True)
+        return bench.run_bench([WIDTH], sctp=True, send=True)
 
 
 def rows(results: bench.Results, llp: str) -> bench.Rows:
@@ -92,6 +92,15 @@ def test_the_address_follows_the_last_beat_within_bounds(results: bench.Results)
     assert [row["payload"] for row in results["latency"]] == list(bench.LATENCY_PAYLOADS)
     for row in results["latency"]:
         assert 10 < row["cycles"] <= 67, row
+
+
+def test_sending_takes_about_the_beats_of_port_or_bus(results: bench.Results) -> None:
+    rates = [row for row in results["sending"] if row["kind"] == "rate"]
+    assert len(rates) == 9
+    for row in rates:
+        assert 0.99 * row["limit"] <= row["cycles"] <= 1.08 * row["limit"], row
+    (latency,) = (row["cycles"] for row in results["sending"] if row["kind"] == "latency")
+    assert 100 < latency <= 180
 
 
 def test_the_speed_of_simulation_is_reported(results: bench.Results) -> None:
@@ -196,7 +205,8 @@ def test_json_is_one_object_on_standard_output(
     result = invoke(monkeypatch, "--json")
     assert result.exit_code == 0
     printed = json.loads(result.stdout)
-    assert set(printed) == {"cycles", "latency", "simulation", "pnr", "xilinx"}
+    kinds = {"cycles", "latency", "simulation", "sending", "pnr", "xilinx"}
+    assert set(printed) == kinds
     assert printed["pnr"] == [ROW]
     assert printed["cycles"] == results["cycles"]
 
@@ -208,5 +218,7 @@ def test_tables_hold_the_numbers(results: bench.Results) -> None:
     assert any("8900" in line and "1115 (1115)" in line for line in lines)
     assert any("1500 octets" in line and "8.273 (8.273)" in line for line in lines)
     assert any("one segment" in line and " 12 " in line for line in lines)
+    assert any("inline" in line and "(16)" in line for line in lines)
+    assert any("from doorbell to first beat" in line for line in lines)
     assert any("top" in line and "201.5" in line and "29" in line for line in lines)
     assert any("walker" in line and "4000 5900 29" in line for line in lines)

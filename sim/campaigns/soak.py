@@ -1529,6 +1529,32 @@ class _Draw:
                     peer.order.sent(qn, last=left == 1 and not queue.waiting)
                 self._send(number, peer, segments)
 
+    def _begin_before_markers(self) -> None:
+        """Sends FPDUs that begin in the beat of a marker, of all powers of two of words."""
+        rng, words = self._rng, self._config.words
+        live = [
+            number
+            for number, peer in self._peers.items()
+            if peer.stream.markers and self._golden.live(number) and peer.order.free
+        ]
+        if not live:
+            return
+        number = rng.choice(live)
+        peer = self._peers[number]
+        region = max(self._writable(number, peer), key=lambda each: len(self._part(each)))
+        part = self._part(region)
+        around = _AROUND + TaggedHeader.size
+        for _ in range(8):
+            to_marker = -peer.sender.position % MARKER_SPACING - 4 * rng.randint(1, words)
+            before = (to_marker - around) % MARKER_SPACING
+            segments = []
+            for length in (before, self._power_of_two()):
+                octets = rng.randbytes(min(length, len(part)))
+                start = part.start + rng.randint(0, len(part) - len(octets))
+                header = TaggedHeader(region.stag, (region.to + start) % _TO, True)
+                segments.append(header.encode() + octets)
+            self._send(number, peer, segments)
+
     def _overtake(self) -> None:
         """Sends messages after an unfinished one until the stream fails, because no more can
         be kept.
@@ -1603,7 +1629,7 @@ class _Draw:
         ]
         addresses = {each.address for each in there}
         for _ in range(rng.randint(1, 6)):
-            kind = rng.randrange(4)
+            kind = rng.randrange(5)
             if kind == 0:
                 name = rng.choice([*known])
                 host.read(name, known[name])
@@ -1614,6 +1640,8 @@ class _Draw:
                 host.read(name, host.holds(name))
                 known[name] = host.holds(name)
             elif kind == 2:
+                known |= self._arguments()
+            elif kind == 3:
                 name = rng.choice([each.name for each in there if each.access == "ro"])
                 value = rng.getrandbits(32)
                 host.refused(WriteRegister(regs.address(name), value, response=_READ_ONLY))
@@ -1628,6 +1656,28 @@ class _Draw:
                         Poll(address, 0, response=_NO_REGISTER),
                     ))
                 )  # fmt: skip
+
+    def _arguments(self) -> dict[str, int]:
+        """Writes the arguments of a command for an entry that is in use, but not the command.
+        Returns the values of these registers.
+        """
+        rng, host, config = self._rng, self._host, self._config
+        window = rng.choice(_WINDOWS)
+        entries = {
+            "STAG_INDEX": rng.choice([*self._registered]),
+            "PAGE_INDEX": rng.randrange(config.pages),
+            "STREAM_INDEX": rng.choice(self._numbers),
+            "QUEUE_STREAM": rng.choice(self._numbers),
+            "QUEUE_NUMBER": rng.randrange(QUEUES),
+            "BUFFER_SLOT": rng.randrange(config.buffers),
+        }
+        written = {}
+        for each in self._there():
+            if each.access == "rw" and each.name.partition("_")[0] == window:
+                value = entries.get(each.name, rng.getrandbits(32))
+                host.write_octets(each.name, value, 15)
+                written[each.name] = value
+        return written
 
     def _count(self) -> None:
         """Reads all counters of the idle RNIC, which writes nothing for some time."""
@@ -1700,6 +1750,8 @@ class _Draw:
             self._bus_errors_at_once()
         elif 583 <= chance < 589:
             self._revoke_under_way()
+        elif 589 <= chance < 593:
+            self._begin_before_markers()
 
     def _turn(self) -> int:
         """Returns the next stream: each in turn, a few of them, or any."""
@@ -1915,7 +1967,7 @@ class _Draw:
 
     def _size(self) -> int:
         """Returns the octets of a payload."""
-        rng, longest = self._rng, self._config.longest_fpdu
+        rng = self._rng
         chance = rng.randrange(1000)
         if chance < 500:
             return rng.randrange(100)
@@ -1924,16 +1976,20 @@ class _Draw:
         if chance < 750:
             return rng.choice(_FAR)
         if chance < 800:
-            # The words of the FPDU are a power of two, or a few more.
-            power = 1 << rng.randrange(3, longest.bit_length())
-            words = min(power + rng.randrange(2 * self._config.words + 2), longest)
-            return 4 * words - _AROUND - UntaggedHeader.size - rng.randrange(8)
+            return self._power_of_two()
         if chance < 975:
             return rng.randrange(1500)
         if chance < 997:
             return rng.randrange(9000)
-        most = 4 * longest - _AROUND - TaggedHeader.size
+        most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
         return most - rng.choice((0, 0, 0, 1, 2, 3, 4, 8, rng.randrange(most)))
+
+    def _power_of_two(self) -> int:
+        """Returns the octets of a payload whose FPDU has a power of two words, or a few more."""
+        rng, longest = self._rng, self._config.longest_fpdu
+        power = 1 << rng.randrange(3, longest.bit_length())
+        words = min(power + rng.randrange(2 * self._config.words + 2), longest)
+        return 4 * words - _AROUND - UntaggedHeader.size - rng.randrange(8)
 
     def _refused(self, header: int) -> int:
         """Octets of a payload that is refused: with them the FPDU takes up to the whole of the

@@ -211,6 +211,28 @@ def test_fpdus_of_each_power_of_two_are_drawn(chunks: list[Chunk]) -> None:
         assert placed & {*range(1 << power, (1 << power) + 6)}, power
 
 
+def test_fpdus_of_each_power_of_two_begin_in_the_beat_of_a_marker(chunks: list[Chunk]) -> None:
+    placed = {
+        len(arrival.ulpdu) // 4
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if (arrival := each.arrival).stream.markers and -arrival.position % 512 in (4, 8)
+    }
+    for power in range(3, RnicConfig().longest_fpdu.bit_length()):
+        assert placed & {*range((1 << power) - 2, (1 << power) + 4)}, power
+
+
+def test_arguments_are_written_without_their_command(chunks: list[Chunk]) -> None:
+    address = regs.address("BUFFER_LENGTH")
+    without = 0
+    for chunk in chunks:
+        names = [each.address for each in chunk.plan.operations if isinstance(each, WriteRegister)]
+        post = regs.address("BUFFER_POST")
+        for at, each in enumerate(names):
+            without += each == address and post not in names[at : at + 8]
+    assert without > 5
+
+
 def test_queues_overrun_on_many_streams_at_once(chunks: list[Chunk]) -> None:
     overran = [
         sum(error.number == QUEUE_OVERRUN for error in chunk.plan.golden.errors) for chunk in chunks

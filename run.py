@@ -3,9 +3,10 @@
 ``python3 run.py docs`` builds the site into ``docs/_build/html``.
 
 The environment is ``.venv`` beside this file, with the versions from ``requirements.lock``. The
-first run makes it, and a later run makes it again when it is out of date. ``rnic`` and ``python``
-wait only for the packages that users need. The packages for development are added before the first
-other command. The script itself needs only Python 3.11 and pip.
+first run makes it, and a later run makes it again when it is out of date. ``rnic sim`` and
+``rnic peer`` wait only for the packages of the simulators. Those for boards and plots are added
+before the first other command of ``rnic`` and before ``python``, those for development before any
+other program. The script itself needs only Python 3.11 and pip.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 PROJECT, LOCK = ROOT / "pyproject.toml", ROOT / "requirements.lock"
-#: Extras of pyproject.toml for those who use the project, and for those who change it.
-USE, DEVELOP = ("serial", "sim", "flow", "plots"), ("dev",)
+#: Extras of pyproject.toml: for simulation, for all commands of rnic, for changes of the project.
+SIMULATE, USE, DEVELOP = ("serial", "sim"), ("flow", "plots"), ("dev",)
+#: The commands of rnic that only simulate.
+SIMULATORS = ("sim", "peer")
 
 
 def main() -> None:
@@ -39,7 +42,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     _set_up(programs / "python")
     if _develops(arguments):
-        _add_tools(programs / "python")
+        _add(programs / "python", "development", DEVELOP)
+    elif arguments[1:2] not in [[name] for name in SIMULATORS]:
+        _add(programs / "python", "boards and plots", USE)
     if arguments == ["docs"]:
         arguments = ["python", str(ROOT / "docs" / "build.py")]
     command = programs / arguments[0]
@@ -58,21 +63,21 @@ def _develops(arguments: list[str]) -> bool:
 def _set_up(python: Path) -> None:
     # A machine without a C++ compiler gets the compiler from PyPI.
     compiler = any(map(shutil.which, ("g++", "clang++")))
-    extras = [*USE, *([] if compiler else ["compiler"])]
+    extras = [*SIMULATE, *([] if compiler else ["compiler"])]
     with _once("ready", [*_versions(), *extras]) as missing:
         if missing:
-            print("setting up .venv, which takes a minute or two", file=sys.stderr)
+            print("setting up .venv, which takes a minute or less", file=sys.stderr)
             # The environment has no pip, because not every Python can install it there. The pip of
             # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
             _install(python, extras)
 
 
-def _add_tools(python: Path) -> None:
-    with _once("ready-dev", [*_versions(), *DEVELOP]) as missing:
+def _add(python: Path, purpose: str, extras: Sequence[str]) -> None:
+    with _once(f"ready-{extras[0]}", [*_versions(), *extras]) as missing:
         if missing:
-            print("adding the packages for development to .venv", file=sys.stderr)
-            _install(python, DEVELOP)
+            print(f"adding the packages for {purpose} to .venv", file=sys.stderr)
+            _install(python, extras)
 
 
 def _versions() -> list[str]:
@@ -94,8 +99,10 @@ def _once(name: str, texts: list[str]) -> Iterator[bool]:
 
 def _install(python: Path, extras: Sequence[str]) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet"]
-    options = ["--disable-pip-version-check", "--constraint", str(LOCK), "--editable"]
-    if subprocess.run([*pip, "install", *options, f"{ROOT}[{','.join(extras)}]"]).returncode:
+    # Python compiles the modules that it imports. pip would compile all, in half of its time.
+    options = ["--disable-pip-version-check", "--no-compile", "--constraint", str(LOCK)]
+    project = ["--editable", f"{ROOT}[{','.join(extras)}]"]
+    if subprocess.run([*pip, "install", *options, *project]).returncode:
         sys.exit("the environment could not be set up: pip failed, see above")
 
 

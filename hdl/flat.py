@@ -13,7 +13,6 @@ from .lib.verilog import convert
 from .rnic import Rnic
 from .spec import regs
 from .spec.config import RnicConfig
-from .spec.send import ENTRY
 
 __all__ = ["FlatRnic", "to_verilog"]
 
@@ -32,8 +31,7 @@ class FlatRnic(wiring.Component):
     stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
     Error Type and Error Code.
 
-    A device that sends has more ports: ``s_axis_work_*`` takes work requests, an entry of the send
-    ring each, and ``tid`` is the stream; ``m_axi_ar*`` and ``m_axi_r*`` read host memory;
+    A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory;
     ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``, and
     ``tuser[32]`` marks an FPDU that was sent before.
 
@@ -71,6 +69,7 @@ class FlatRnic(wiring.Component):
         }
         frame = {"tdata": width, "tkeep": octets, "tlast": 1}
         axis = {**frame, "tid": 16}
+        ids = exact_log2(2 * config.outstanding)
         return {
             **{
                 name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
@@ -79,10 +78,8 @@ class FlatRnic(wiring.Component):
                     **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
                        if config.sctp else {}),
-                    **({
-                        **channel("s_axis_work_", In, {"tdata": 8 * ENTRY, "tid": 16}),
-                        **channel("m_axis_", Out, {**axis, "tuser": 33}),
-                    } if config.transmit else {}),
+                    **(channel("m_axis_", Out, {**axis, "tuser": 33})
+                       if config.transmit else {}),
                 }.items()
             },
             **{
@@ -97,9 +94,8 @@ class FlatRnic(wiring.Component):
                 }.items()
             },
             **({
-                **channel("m_axi_ar", Out, {**address, "id": exact_log2(config.outstanding)}),
-                **channel("m_axi_r", In, {
-                    "id": exact_log2(config.outstanding), "data": width, "resp": 2, "last": 1}),
+                **channel("m_axi_ar", Out, {**address, "id": ids}),
+                **channel("m_axi_r", In, {"id": ids, "data": width, "resp": 2, "last": 1}),
             } if config.transmit else {}),
             **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
             **channel("s_axil_w", In, {"data": 32, "strb": 4}),
@@ -197,13 +193,9 @@ class FlatRnic(wiring.Component):
         return m
 
     def _send(self, m, rnic, keep):
-        """Connects work requests and FPDUs. ``keep`` returns TKEEP for a number of octets."""
+        """Connects the FPDUs. ``keep`` returns TKEEP for a number of octets."""
         fpdu = rnic.fpdus.payload
         m.d.comb += [
-            rnic.work.valid.eq(self.s_axis_work_tvalid),
-            self.s_axis_work_tready.eq(rnic.work.ready),
-            rnic.work.payload.entry.eq(self.s_axis_work_tdata),
-            rnic.work.payload.stream.eq(self.s_axis_work_tid),
             self.m_axis_tvalid.eq(rnic.fpdus.valid),
             rnic.fpdus.ready.eq(self.m_axis_tready),
             self.m_axis_tdata.eq(fpdu.beat.data),

@@ -10,8 +10,8 @@ Over MPA::
 
 With ``RnicConfig.transmit``, work requests leave as FPDUs::
 
-    s_axis_work ─ DataSource (Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer) ─ m_axis
-                                                         ▲ m_axi
+    RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
+    ▲ m_axi                              ▲ m_axi
 
 Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
 
@@ -54,7 +54,6 @@ from .sctp.admission import Admission
 from .sctp.receiver import SctpReceiver
 from .sctp.reports import Reports
 from .send.source import DataSource
-from .send.work import WorkEntry
 from .spec import regs
 from .spec.config import RnicConfig
 
@@ -90,10 +89,7 @@ class Rnic(wiring.Component):
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
     irq : Out(1)
         High while an error event or completions wait that are not masked.
-    work : In(stream.Signature(WorkEntry(streams)))
-        In a device that sends only: the entries of work requests, in order; those of a message
-        follow each other.
-    reads : Out(AxiRead(width, outstanding))
+    reads : Out(AxiRead(width, 2 * outstanding))
         In a device that sends only.
     fpdus : Out(stream.Signature(FpduBeat(width)))
         In a device that sends only: a packet for each FPDU.
@@ -112,8 +108,7 @@ class Rnic(wiring.Component):
             "irq": Out(1),
             **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
             **({
-                "work": In(stream.Signature(WorkEntry(config.streams))),
-                "reads": Out(AxiRead(config.width, config.outstanding)),
+                "reads": Out(AxiRead(config.width, 2 * config.outstanding)),
                 "fpdus": Out(stream.Signature(FpduBeat(config.width))),
             } if config.transmit else {}),
         })
@@ -371,10 +366,9 @@ class Rnic(wiring.Component):
         control, stags, pages = m.submodules.control, m.submodules.stags, m.submodules.pages
         streams = m.submodules.streams
         m.submodules.source = source = DataSource(self.config)
-        wiring.connect(m, wiring.flipped(self.work), source.work)
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
         wiring.connect(m, source.o, wiring.flipped(self.fpdus))
-        for name in ("set", "mulpdus", "msns"):
+        for name in ("set", "ring", "doorbell", "mulpdus", "msns"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
         sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
         m.d.comb += [
@@ -386,6 +380,7 @@ class Rnic(wiring.Component):
             source.page.eq(pages.entry[-1]),
             source.look.eq(control.send.look),
             control.send.state.eq(source.state),
+            control.send.consumer.eq(source.consumer),
             control.send.dropped.eq(source.dropped),
             control.send.sent.eq(sent),
             source.fence.eq(control.send.fence),
@@ -409,7 +404,7 @@ class Rnic(wiring.Component):
         moving = Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
         recording = m.submodules.records.busy if config.mpa else C(0)
         if config.transmit:
-            receiving = receiving | self.work.valid | m.submodules.source.busy
+            receiving = receiving | m.submodules.source.busy
         busy = Signal()
         m.d.sync += [
             busy.eq(receiving | commit.busy | delayed(m, 1, Cat(

@@ -182,7 +182,7 @@ def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> 
 
 #: yosys takes milliseconds for each row of a table, so it reads full tables with ``--long`` only.
 SMALL = RnicConfig(
-    stags=16, streams=4, queue_depth=4, buffers=16, pages=16, backlog=64, buffer_octets=4096,
+    stags=16, streams=4, queue_depth=32, buffers=16, pages=16, backlog=64, buffer_octets=4096,
     exception_octets=4096,
 )  # fmt: skip
 

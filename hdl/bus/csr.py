@@ -33,6 +33,8 @@ class Registers(wiring.Component):
         High for one cycle when PLACED_OCTETS_LO is read.
     rings : Out(1)
         High for one cycle when CQ_DOORBELL has been written.
+    send_rings : Out(1)
+        With ``transmit`` only: the same of SEND_DOORBELL.
     A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
@@ -41,7 +43,7 @@ class Registers(wiring.Component):
         self.registers = regs.registers_of(sctp=sctp, transmit=transmit)
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
-            "rings": Out(1)}
+            "rings": Out(1), **({"send_rings": Out(1)} if transmit else {})}
         for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
@@ -72,6 +74,8 @@ class Registers(wiring.Component):
             *(port.eq(writing & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
         ]
+        if "send_rings" in self.signature.members:
+            m.d.sync += self.send_rings.eq(writing & write_hit[self._place("SEND_DOORBELL")])
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
         with m.If(bus.b.ready & bus.b.valid):

@@ -98,13 +98,13 @@ class Shape:
     more : int
         Bits to count the bursts of a piece, less one.
     inline : int
-        Rows of the inline memory.
+        Rows of the inline memory; 0: there is none.
     """
 
     def __init__(self, width, *, reads, octets, segments, inline):
         for name, value, least, most in (
             ("reads", reads, 2, 256), ("octets", octets, width, 1 << 17),
-            ("segments", segments, 4, 256), ("inline", inline, 4, 256),
+            ("segments", segments, 4, 256), *([("inline", inline, 4, 256)] if inline else []),
         ):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"ReadDma {name} must be an integer, not {value!r}")
@@ -504,7 +504,7 @@ class ReadDma(wiring.Component):
     segments : int
         Segments that may be under way: a power of two, 4 to 256.
     inline : int
-        Rows of the inline memory: a power of two, 4 to 256.
+        Rows of the inline memory: a power of two, 4 to 256; or 0: there is none.
 
     Members
     -------
@@ -515,7 +515,7 @@ class ReadDma(wiring.Component):
         The pieces of reserved segments, in the order of these; one or more for each. A segment has
         fewer than 256 bursts.
     inline : In(stream.Signature(512))
-        The next row of the inline memory, see :class:`~.inline.InlineMemory`.
+        With an inline memory only: its next row, see :class:`~.inline.InlineMemory`.
     bus : Out(AxiRead(width, reads))
     heads : Out(stream.Signature(StagedHead()))
         One for each segment, in order.
@@ -533,7 +533,7 @@ class ReadDma(wiring.Component):
             "segments": In(stream.Signature(ReadSegment())),
             "reserved": Out(stream.Signature(16, always_ready=True)),
             "pieces": In(stream.Signature(ReadPiece())),
-            "inline": In(stream.Signature(8 * ROW)),
+            **({"inline": In(stream.Signature(8 * ROW))} if inline else {}),
             "bus": Out(AxiRead(width, reads)),
             "heads": Out(stream.Signature(StagedHead())),
             "o": Out(stream.Signature(Beat(width))),
@@ -593,6 +593,16 @@ class ReadDma(wiring.Component):
     def _read(self, m, bursts, placer):
         """Connects the bus and the inline memory. The bus never waits for the latter's beats."""
         shape, bus, request = self.shape, self.bus, bursts.ar.payload
+        if not shape.inline:
+            m.d.comb += [
+                bus.r.ready.eq(1),
+                placer.r.valid.eq(bus.r.valid),
+                placer.r.payload.eq(bus.r.payload),
+                bus.ar.valid.eq(bursts.ar.valid),
+                bursts.ar.ready.eq(bus.ar.ready),
+                *(bus.ar.payload[name].eq(request[name]) for name in ("addr", "len", "id")),
+            ]
+            return
         m.submodules.memory = memory = InlineMemory(
             shape.width, rows=shape.inline, ids=shape.reads)
         wiring.connect(m, wiring.flipped(self.inline), memory.i)

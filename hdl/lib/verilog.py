@@ -16,6 +16,8 @@ _BARE = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
 _START = r"\$start "
 #: A signal of 0 bits, which yosys declares with 2 bits and never uses.
 _EMPTY = re.compile(r"^  (?:wire|reg) \[-1:0\] .*;\n", re.MULTILINE)
+#: Rows that one loop sets.
+_LOOP = 256
 #: A memory's initial values, row by row, all of them the same.
 _ROWS = re.compile(
     r"^  initial begin\n    (\S+ ?)\[0\] = (\S+);\n(?:    \1\[\d+\] = \2;\n)*"
@@ -42,11 +44,17 @@ def convert(design, *, name, **options):
 
 
 def _looped(rows):
-    """Returns a loop that sets a memory's rows, so that the text is a third shorter."""
+    """Returns loops that set a memory's rows, so that the text is a third shorter.
+
+    The time that yosys takes for a loop grows with the square of its rows, so each loop has few.
+    """
     memory, value, last = rows.groups()
-    return (
-        f"  initial begin : \\{memory.strip().lstrip(chr(92))}$rows \n    integer row;\n"
-        f"    for (row = 0; row <= {last}; row = row + 1) {memory}[row] = {value};\n  end\n")
+    name, count = memory.strip().lstrip(chr(92)), int(last) + 1
+    return "".join(
+        f"  initial begin : \\{name}$rows{first} \n    integer row;\n"
+        f"    for (row = {first}; row < {min(first + _LOOP, count)}; row = row + 1)"
+        f" {memory}[row] = {value};\n  end\n"
+        for first in range(0, count, _LOOP))
 
 
 def _started(module):

@@ -9,7 +9,7 @@ from ..lib.blockram import ForwardedTable
 from ..lib.stream import Beat, Store
 from ..mpa.framer import SPACING, FpduHead
 from ..mpa.intake import LlpSettings
-from .segmenter import ENDS
+from .segmenter import ENDS, STOPS
 
 __all__ = ["Departure", "SendSetting", "SendState"]
 
@@ -74,9 +74,11 @@ class Departure(wiring.Component):
     heads : Out(stream.Signature(FpduHead()))
     o : Out(stream.Signature(Beat(width)))
         A packet for each head.
+    fail : In(stream.Signature(range(streams)))
+        Closes the sending half of a stream.
     leaves, dropped, ends : Out(1)
-        High for one cycle for each segment that leaves, that does not leave, and that is the last
-        one of its message.
+        High for one cycle for each segment that leaves, that does not leave, and that ends its
+        message or stops it.
     """
 
     def __init__(self, width, streams):
@@ -89,6 +91,7 @@ class Departure(wiring.Component):
             "beats": In(stream.Signature(Beat(width))),
             "heads": Out(stream.Signature(FpduHead())),
             "o": Out(stream.Signature(Beat(width))),
+            "fail": In(stream.Signature(range(streams))),
             "leaves": Out(1),
             "dropped": Out(1),
             "ends": Out(1),
@@ -104,24 +107,28 @@ class Departure(wiring.Component):
         takes, looks, known = Signal(), Signal(), Signal()
         number = [Signal(range(self.streams), name=f"number{n}") for n in (1, 2)]
         length = [Signal(16, name=f"length{n}") for n in (1, 2)]
-        bad, last = Signal(2), Signal(2)
+        bad, last, empty = Signal(2), Signal(2), Signal(2)
+        fails = Signal(2)  # a stream is closed, in the place of a segment
         words1, words2, left2 = Signal(15), Signal(15), Signal(7)
         m.d.comb += [
-            takes.eq(self.segments.valid & ~looks & heads.half & packets.half),
+            self.fail.ready.eq(~looks),
+            takes.eq(self.segments.valid & ~looks & ~self.fail.valid & heads.half & packets.half),
             self.segments.ready.eq(takes),
-            table.address[0].eq(segment.tag),
+            table.address[0].eq(Mux(self.fail.valid, self.fail.payload, segment.tag)),
             table.address[1].eq(self.look),
             self.state.eq(table.data[1]),
         ]
         m.d.sync += [
-            looks.eq(takes),
+            looks.eq(takes | (self.fail.valid & self.fail.ready)),
             known.eq(looks),
-            number[0].eq(segment.tag),
+            fails.eq(Cat(self.fail.valid & self.fail.ready, fails)),
+            number[0].eq(Mux(self.fail.valid, self.fail.payload, segment.tag)),
             number[1].eq(number[0]),
             length[0].eq(segment.lead + segment.length),
             length[1].eq(length[0]),
             bad.eq(Cat(segment.refused | segment.failed, bad)),
-            last.eq(Cat(segment.tag[ENDS], last)),
+            last.eq(Cat(segment.tag[ENDS] | segment.tag[STOPS], last)),
+            empty.eq(Cat(segment.tag[STOPS], empty)),
             # Words with the length field and PAD, and the CRC.
             words1.eq(((segment.lead + segment.length + 5) >> 2) + 1),
         ]
@@ -136,16 +143,17 @@ class Departure(wiring.Component):
         m.d.sync += plain2.eq(words1)
 
         state, after, one_more = Signal(SendState()), Signal(8), Signal()
-        leaves, words = Signal(), Signal(16)
+        leaves, closes, words = Signal(), Signal(), Signal(16)
         written, head = Signal(SendState()), heads.i.payload
         m.d.comb += [
             state.eq(table.data[0]),
             after.eq(state.after + left2),
             one_more.eq(after > BETWEEN),
             words.eq(Mux(state.llp.markers, words2 + one_more, plain2)),
-            leaves.eq(state.open & ~bad[1]),
-            written.open.eq(leaves),
-            written.failed.eq(state.failed | (state.open & bad[1])),
+            leaves.eq(state.open & ~bad[1] & ~fails[1]),
+            closes.eq(fails[1] | (bad[1] & ~empty[1])),
+            written.open.eq(state.open & ~closes),
+            written.failed.eq(state.failed | (state.open & closes)),
             written.llp.eq(state.llp),
             written.after.eq(Mux(
                 leaves, Mux(one_more, after - BETWEEN, after), state.after)),
@@ -156,7 +164,7 @@ class Departure(wiring.Component):
             head.stream.eq(number[1]),
             head.sequence.eq(state.sequence),
             heads.i.valid.eq(known & leaves),
-            packets.i.valid.eq(known & ~bad[1]),
+            packets.i.valid.eq(known & ~bad[1] & ~fails[1]),
             packets.i.payload.eq(leaves),
             table.write.valid.eq(known | self.set.valid),
             table.write.payload.address.eq(Mux(known, number[1], self.set.payload.stream)),
@@ -165,8 +173,8 @@ class Departure(wiring.Component):
         ]
         m.d.sync += [
             self.leaves.eq(known & leaves),
-            self.dropped.eq(known & ~leaves),
-            self.ends.eq(known & last[1]),
+            self.dropped.eq(known & ~leaves & ~fails[1] & ~empty[1]),
+            self.ends.eq(known & last[1] & ~fails[1]),
         ]
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         self._pass(m, packets)

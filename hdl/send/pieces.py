@@ -14,14 +14,15 @@ QUEUE = 8
 
 
 class Share(data.StructLayout):
-    """The share of a message's octets that a segment has: the next ``length`` (17).
+    """The share of a message's octets that a segment has: the next ``length`` (32).
 
-    ``ends`` (1): the message's last segment. ``refused`` (1): the segment is given up.
+    ``ends`` (1): the message's last segment. ``refused`` (1): the segment is given up. ``skip``
+    (1): the octets are those of no segment, because they were sent in an earlier turn.
     """
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "length": LENGTH_BITS, "ends": 1, "refused": 1})
+            "stream": range(streams), "length": 32, "ends": 1, "refused": 1, "skip": 1})
 
 
 class SendPart(data.StructLayout):
@@ -81,7 +82,7 @@ class PieceCutter(wiring.Component):
         # A part takes two steps: piece and segment are compared, and then cut.
         weighs, cuts = Signal(), Signal()
         beyond = Signal(signed(34), reset_less=True)  # octets of the piece after the segment's end
-        short = Signal(LENGTH_BITS, reset_less=True)  # octets of the segment after the piece's end
+        short = Signal(32, reset_less=True)  # octets of the segment after the piece's end
         m.d.comb += weighs.eq(has_share & has_piece & queue.half & ~cuts & ~drops)
         m.d.sync += [
             cuts.eq(weighs),
@@ -124,7 +125,7 @@ class PieceCutter(wiring.Component):
 
         part = queue.i.payload
         m.d.sync += [
-            queue.i.valid.eq(cuts),
+            queue.i.valid.eq(cuts & ~share.skip),
             part.stream.eq(share.stream),
             *(part[name].eq(piece[name]) for name in ("stag", "to", "inline")),
             part.length.eq(Mux(bad, 0, Mux(covers, share.length, piece.length))),

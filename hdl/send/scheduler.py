@@ -5,12 +5,24 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Backlog, Store, delayed
+from ..lib.stream import Backlog, Store, counted, delayed
 
 __all__ = ["Scheduler"]
 
 #: Turns that wait for the sender, at most.
 AHEAD = 4
+
+
+def turns(streams, quantum):
+    """Returns the members ``wake``, ``turn`` and ``ended`` of a :class:`Scheduler`."""
+    number = range(streams)
+    turn = data.StructLayout({"stream": number, "octets": range(quantum + 1)})
+    ended = data.StructLayout({"stream": number, "over": range(quantum), "again": 1})
+    return {
+        "wake": In(stream.Signature(number)),
+        "turn": Out(stream.Signature(turn)),
+        "ended": In(stream.Signature(ended)),
+    }
 
 
 class Scheduler(wiring.Component):
@@ -45,6 +57,8 @@ class Scheduler(wiring.Component):
     ended : In(stream.Signature({stream: range(streams), over: range(quantum), again: 1}))
         The end of a stream's turn. ``over``: octets that it sent beyond those of its turn;
         ``again``: it has more to send.
+    busy : Out(1)
+        A stream waits for a turn, or has one; rises up to 4 cycles after a wake.
     """
 
     def __init__(self, streams, quantum):
@@ -57,14 +71,7 @@ class Scheduler(wiring.Component):
         if quantum < 1:
             raise ValueError(f"Scheduler quantum must be at least 1, not {quantum!r}")
         self.streams, self.quantum = streams, quantum
-        number = range(streams)
-        self.turn_layout = data.StructLayout({"stream": number, "octets": range(quantum + 1)})
-        ended = data.StructLayout({"stream": number, "over": range(quantum), "again": 1})
-        super().__init__({
-            "wake": In(stream.Signature(number)),
-            "turn": Out(stream.Signature(self.turn_layout)),
-            "ended": In(stream.Signature(ended)),
-        })
+        super().__init__({**turns(streams, quantum), "busy": Out(1)})
 
     def elaborate(self, platform):
         m = Module()
@@ -76,8 +83,8 @@ class Scheduler(wiring.Component):
         m.submodules.seen = seen = ForwardedTable(1, self.streams)
         m.submodules.overs = overs = ForwardedTable(range(self.quantum), self.streams)
         m.submodules.queue = queue = Backlog(number, depth=self.streams)
-        m.submodules.turns = turns = Store(self.turn_layout, depth=AHEAD)
-        wiring.connect(m, turns.o, wiring.flipped(self.turn))
+        m.submodules.offers = offers = Store(self.turn.payload.shape(), depth=AHEAD)
+        wiring.connect(m, offers.o, wiring.flipped(self.turn))
 
         # After reset all entries are written once.
         swept = Signal(number)
@@ -133,6 +140,10 @@ class Scheduler(wiring.Component):
             overs.write.payload.data.eq(Mux(ready, self.ended.payload.over, 0)),
         ]
 
+        waiting = Signal(range(self.streams + 1))
+        counted(m, waiting, pushes, ends)
+        m.d.comb += self.busy.eq(waiting.any())
+
         # A turn is read from the queue: all wakes until now are seen before it is offered.
         reads, under_way = Signal(), Signal(3)
         head = queue.o.payload
@@ -146,14 +157,14 @@ class Scheduler(wiring.Component):
             seen.write.valid.eq(under_way[2] | ~ready),
             seen.write.payload.address.eq(Mux(ready, head_3, swept)),
             seen.write.payload.data.eq(asks & ready),
-            turns.i.valid.eq(under_way[2]),
-            turns.i.payload.stream.eq(head_3),
-            turns.i.payload.octets.eq(octets),
+            offers.i.valid.eq(under_way[2]),
+            offers.i.payload.stream.eq(head_3),
+            offers.i.payload.octets.eq(octets),
         ]
         m.d.sync += [
             under_way.eq(Cat(reads, under_way)),
             # The turns that are under way fit in the store.
-            queue.o.ready.eq(~reads & (turns.level + sum(under_way) < AHEAD)),
+            queue.o.ready.eq(~reads & (offers.level + sum(under_way) < AHEAD)),
             octets.eq(self.quantum - overs.data[0]),
         ]
         return m

@@ -2,9 +2,10 @@
 
 The data's way::
 
-    entries ─ WorkReader ┬ messages ─ Numbering ─ Cutter ─┬ segments ─────────► ReadDma.segments
-                         │                                └ shares ┐  reserved ◄─ ReadDma
-                         ├ pieces ───────────────────── PieceCutter ┴ parts ─► checks ─► ReadDma
+    entries ─ WorkReader ┬ messages ─ Preparation ─ Cutter ┬ segments ─────────► ReadDma.segments
+                         │                                 ├ results
+                         │                                 └ shares ┐  reserved ◄─ ReadDma
+                         ├ pieces ────────────────────── PieceCutter ┴ parts ─► checks ─► ReadDma
                          └ inline ─► inline memory
 
 Budget of cycles, at every width: a segment each 2 cycles, a part of a piece each 2 cycles, and a
@@ -19,38 +20,51 @@ from amaranth.lib.wiring import In, Out
 from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Store, counted, delayed
+from ..lib.stream import Store, counted
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ..spec.send import ENTRY
 from .pieces import PieceCutter, SendPart, Share
-from .work import QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
+from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
-__all__ = ["Cutter", "Numbering", "Segmenter"]
+__all__ = ["ENDS", "STOPS", "Cutter", "Segmenter", "TurnResult"]
 
 QUEUE = 16
-#: Bit of a segment's tag that marks the last segment of a message. The lower bits are the stream.
-ENDS = 15
+#: Bits of a segment's tag: it is the last one of its message; it says that the message stops. The
+#: lower bits are the stream.
+ENDS, STOPS = 15, 14
 
 
-class _Numbered(data.StructLayout):
-    """A message whose MSN is known.
+#: Octets of a turn that a segment costs beside its payload: its headers, length and CRC.
+OVERHEAD = 24
+#: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
+#: without payload takes about as many cycles as the same cost in long segments.
+LEAST_OCTETS, LEAST_BEATS = 160, 4
+
+
+class _Prepared(data.StructLayout):
+    """A message to be cut.
 
     Members
     -------
-    stream, tagged, rsvdulp, refused
+    stream, tagged, rsvdulp, qn, refused, entries, pieces, partial, last, turn
         As in :class:`~.work.SendMessage`.
     name : 32
         The STag or the Queue Number.
     at : 64
         Tagged Offset or Message Offset of the next segment.
-    msn : 32
     left : 33
         Octets of the message that are not cut yet, and of one header.
+    done : 32
+        Octets of the message that were sent in earlier turns.
     """
 
     def __init__(self, streams):
+        message = SendMessage(streams)
         super().__init__({
-            "stream": range(streams), "tagged": 1, "rsvdulp": 40, "refused": 1, "name": 32,
-            "at": 64, "msn": 32, "left": 33})
+            **{name: message[name].shape for name in (
+                "stream", "tagged", "rsvdulp", "qn", "refused", "entries", "pieces", "partial",
+                "last", "turn")},
+            "name": 32, "at": 64, "left": 33, "done": 32})
 
 
 class NextMsn(data.StructLayout):
@@ -67,64 +81,81 @@ class Mulpdu(data.StructLayout):
         super().__init__({"stream": range(streams), "mulpdu": 16})
 
 
-class Numbering(wiring.Component):
-    """Gives each untagged message the next MSN of its queue.
-
-    Latency: 3 cycles. Throughput: one message in 2 cycles. Reset: empty; the MSNs stay. Errors:
-    none.
+class TurnResult(data.StructLayout):
+    """The result of a turn.
 
     Members
     -------
-    msns : In(stream.Signature(NextMsn(streams)))
-        To be written while no message of the stream is under way.
+    stream : range(streams)
+    entries : 8
+        Entries of the messages that were sent to their end.
+    done : 32
+        Octets of the message after these that were sent.
+    needs : 8
+        Entries of the message after these, if that is known; else 0.
+    stopped : 1
+        The octets of the turn were used up, and a message stopped.
+    over : range(QUANTUM)
+        Octets beyond those of the turn; see :class:`~.scheduler.Scheduler`.
+    again : 1
+        The stream has more to send, as far as is known.
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
+            "over": range(QUANTUM), "again": 1})
+
+
+class Preparation(wiring.Component):
+    """Computes where a message continues: its offset, and the octets that are left.
+
+    Latency: 3 cycles. Throughput: one message per cycle. Reset: empty. Errors: a message of which
+    more octets were sent than it has is refused.
+
+    Members
+    -------
     i : In(stream.Signature(SendMessage(streams)))
-    o : Out(stream.Signature(_Numbered(streams)))
+    o : Out(stream.Signature(_Prepared(streams)))
     """
 
     def __init__(self, streams):
         self.streams = streams
         super().__init__({
-            "msns": In(stream.Signature(NextMsn(streams))),
             "i": In(stream.Signature(SendMessage(streams))),
-            "o": Out(stream.Signature(_Numbered(streams))),
+            "o": Out(stream.Signature(_Prepared(streams))),
         })
 
     def elaborate(self, platform):
         m = Module()
         message = self.i.payload
-        m.submodules.queue = queue = Store(_Numbered(self.streams), depth=8)
-        m.submodules.table = table = ForwardedTable(32, self.streams * QUEUES)
+        m.submodules.queue = queue = Store(_Prepared(self.streams), depth=8)
         wiring.connect(m, queue.o, wiring.flipped(self.o))
-        # A look-up sees what the one before it wrote, two cycles earlier.
-        takes, took = Signal(), Signal(2)
-        numbered = Signal(_Numbered(self.streams))
+        stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
+                  for n in (1, 2)]
+        begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
+        same = (
+            "stream", "tagged", "rsvdulp", "qn", "entries", "pieces", "partial", "last", "turn")
         m.d.comb += [
-            self.i.ready.eq(queue.half & ~took[0]),
-            takes.eq(self.i.valid & self.i.ready),
-            table.address[0].eq(Cat(message.qn, message.stream)),
+            self.i.ready.eq(queue.half),
+            begun.eq(Mux(message.turn.first, message.turn.done, 0)),
         ]
         m.d.sync += [
-            took.eq(Cat(takes, took)),
-            *(numbered[name].eq(message[name])
-              for name in ("stream", "tagged", "rsvdulp", "refused")),
-            numbered.name.eq(Mux(message.tagged, message.stag, message.qn)),
-            numbered.at.eq(Mux(message.tagged, message.to, 0)),
-            numbered.left.eq(
-                message.length + Mux(message.tagged, TAGGED_HEADER, UNTAGGED_HEADER)),
+            valid.eq(Cat(self.i.valid & self.i.ready, valid)),
+            *(stages[0][name].eq(message[name]) for name in same),
+            stages[0].refused.eq(message.refused | (begun > message.length)),
+            stages[0].name.eq(Mux(message.tagged, message.stag, message.qn)),
+            Cat(stages[0].at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
+            stages[0].at[32:].eq(Mux(message.tagged, message.to[32:], 0)),
+            stages[0].left.eq(message.length - begun),
+            done.eq(begun),
+            stages[1].eq(stages[0]),
+            stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
+            stages[1].left.eq(
+                stages[0].left + Mux(stages[0].tagged, TAGGED_HEADER, UNTAGGED_HEADER)),
+            stages[1].done.eq(done),
         ]
-        found, own = queue.i.payload, Signal()
-        m.d.comb += [
-            queue.i.valid.eq(took[1]),
-            found.eq(delayed(m, 1, numbered, "numbered")),
-            found.msn.eq(table.data[0]),
-            own.eq(took[1] & ~found.tagged & ~found.refused),
-            self.msns.ready.eq(~own),
-            table.write.valid.eq(own | self.msns.valid),
-            table.write.payload.address.eq(Mux(
-                own, Cat(delayed(m, 2, message.qn, "qn"), found.stream),
-                Cat(self.msns.payload.qn, self.msns.payload.stream))),
-            table.write.payload.data.eq(Mux(own, table.data[0] + 1, self.msns.payload.msn)),
-        ]
+        m.d.comb += [queue.i.valid.eq(valid[1]), queue.i.payload.eq(stages[1])]
         return m
 
 
@@ -134,47 +165,76 @@ class Cutter(wiring.Component):
     The MULPDU is read for each segment, so a change holds from the next one on. A message whose
     stream has a MULPDU without room for an octet of payload is refused.
 
+    A segment begins only if it is the first one of its turn, or if the turn has octets left. It
+    costs its payload and ``OVERHEAD``, but some beats at least; each further piece of a message
+    costs as many octets as an entry has. Otherwise the message stops; it goes on in
+    another turn, and so do all later messages of the turn. Each of them has one refused segment
+    with the mark ``STOPS``, which only says that its entries and pieces are of no use.
+
+    An untagged message gets the next MSN of its queue, which is written back with the message's
+    last segment: a message that stopped has the same MSN when it goes on.
+
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages.
-    Reset: no message; the MULPDUs stay. Errors: none.
+    Reset: no message; MULPDUs and MSNs stay. Errors: none.
+
+    Parameters
+    ----------
+    width, streams : int
 
     Members
     -------
     mulpdus : In(stream.Signature(Mulpdu(streams), always_ready=True))
         To be written at any time, for segments that are cut 3 cycles later or after.
-    i : In(stream.Signature(_Numbered(streams)))
+    msns : In(stream.Signature(NextMsn(streams)))
+        To be written while no message of the stream is under way.
+    i : In(stream.Signature(_Prepared(streams)))
     go : In(1)
-        There is room for two segments. The credit of streams will belong here.
+        There is room for two segments.
     segments : Out(stream.Signature(ReadSegment(), always_ready=True))
         The tag is the number of the stream; bit ``ENDS`` marks a message's last segment.
     shares : Out(stream.Signature(Share(streams), always_ready=True))
-        The same segments.
+        The same segments, and the octets that were sent before.
+    results : Out(stream.Signature(TurnResult(streams), always_ready=True))
+        One for each turn.
     """
 
-    def __init__(self, streams):
-        self.streams = streams
+    def __init__(self, width, streams):
+        self.width, self.streams = width, streams
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
-            "i": In(stream.Signature(_Numbered(streams))),
+            "msns": In(stream.Signature(NextMsn(streams))),
+            "i": In(stream.Signature(_Prepared(streams))),
             "go": In(1),
             "segments": Out(stream.Signature(ReadSegment(), always_ready=True)),
             "shares": Out(stream.Signature(Share(streams), always_ready=True)),
+            "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = ForwardedTable(16, self.streams, reads=2)
-        now, valid = Signal(_Numbered(self.streams)), Signal()
+        now, valid, fresh = Signal(_Prepared(self.streams)), Signal(), Signal(2)
         # A segment takes two steps: it is weighed, and then cut.
-        weighs, cuts, ends, bad = Signal(), Signal(), Signal(), Signal()
+        weighs, cuts, sends, ends, bad = Signal(), Signal(), Signal(), Signal(), Signal()
+        skips, stops, leaves, takes = Signal(), Signal(), Signal(), Signal()
+        waits = Signal()  # the message at the input was there in the last cycle
         over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
-        small = Signal()
-        mulpdu = self._mulpdu(m, table, now, cuts & ends, valid)
+        small, length = Signal(), Signal(LENGTH_BITS)
+        mulpdu = self._mulpdu(m, now, fresh)
+        msn = self._msn(m, now, fresh, sends & ends & ~bad)
+        may = self._turn(m, now, fresh, sends, length, leaves, ends, stops)
         header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
         m.d.comb += [
-            weighs.eq(valid & self.go & ~cuts),
+            weighs.eq(valid & self.go & ~cuts & ~now.partial),
             bad.eq(now.refused | small),
             ends.eq(over[-1] | bad),
+            # The first step of a message that continues is to skip octets.
+            stops.eq(cuts & ~skips & ~may),
+            sends.eq(cuts & ~skips & may),
+            leaves.eq(stops | (sends & ends) | (valid & now.partial)),
+            length.eq(Mux(bad, 0, Mux(ends, rest, room))),
+            self.i.ready.eq(waits & (~valid | leaves)),
+            takes.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += [
             cuts.eq(weighs),
@@ -182,68 +242,136 @@ class Cutter(wiring.Component):
             room.eq(mulpdu - header),
             rest.eq(now.left - header),
             small.eq(mulpdu <= header),
+            fresh.eq(Cat(takes, fresh)),
+            waits.eq(self.i.valid & ~takes),
         ]
+        with m.If(takes):
+            m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
+        with m.Elif(leaves):
+            m.d.sync += valid.eq(0)
+        with m.Elif(cuts):
+            m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
         carry, low = Signal(), Signal(33)
         m.d.comb += low.eq(now.at[:32] + room)
-        with m.If(cuts):
+        with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
         with m.Else():
             m.d.sync += [now.at[32:].eq(now.at[32:] + carry), carry.eq(0)]
-        with m.If(self.i.valid & self.i.ready):
+        with m.If(takes):
             m.d.sync += [now.eq(self.i.payload), carry.eq(0)]
 
         segment, share = self.segments.payload, self.shares.payload
-        length = Mux(bad, 0, Mux(ends, rest, room))
         m.d.sync += [
-            self.segments.valid.eq(cuts),
+            self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
-            segment.header.eq(self._header(now, ends)),
+            segment.header.eq(self._header(now, msn, ends)),
             segment.lead.eq(header),
-            segment.length.eq(length),
-            segment.tag.eq(now.stream | (ends << ENDS)),
+            segment.length.eq(Mux(stops, 0, length)),
+            segment.tag.eq(now.stream | ((sends & ends) << ENDS) | (stops << STOPS)),
             share.stream.eq(now.stream),
-            share.length.eq(length),
-            share.ends.eq(ends),
-            share.refused.eq(bad),
+            share.length.eq(Mux(skips, now.done, Mux(stops, 0, length))),
+            share.ends.eq(stops | (sends & ends)),
+            share.refused.eq(stops | (sends & bad)),
+            share.skip.eq(skips),
         ]
         return m
 
-    def _mulpdu(self, m, table, now, done, valid):
-        """Takes messages; returns the MULPDU of the one that is being cut.
+    def _mulpdu(self, m, now, fresh):
+        """Returns the MULPDU of the message that is being cut.
 
         It comes from the table's port for the message that waits until the message has been cut
         for two cycles, because the table takes two cycles.
         """
-        waits = Signal()  # the message at the input was there in the last cycle
-        fresh = Signal(2)
+        m.submodules.mulpdu_table = table = ForwardedTable(16, self.streams, reads=2)
         m.d.comb += [
             table.write.valid.eq(self.mulpdus.valid),
             table.write.payload.address.eq(self.mulpdus.payload.stream),
             table.write.payload.data.eq(self.mulpdus.payload.mulpdu),
             table.address[0].eq(now.stream),
             table.address[1].eq(self.i.payload.stream),
-            self.i.ready.eq(waits & (~valid | done)),
         ]
-        takes = self.i.valid & self.i.ready
-        m.d.sync += [waits.eq(self.i.valid & ~takes), fresh.eq(Cat(takes, fresh))]
-        with m.If(takes):
-            m.d.sync += valid.eq(1)
-        with m.Elif(done):
-            m.d.sync += valid.eq(0)
         return Mux(fresh.any(), table.data[1], table.data[0])
 
-    def _header(self, now, ends):
+    def _msn(self, m, now, fresh, sent):
+        """Returns the MSN of the message that is being cut; ``sent``: its last segment is.
+
+        The look-up is that of the message at the input, as it becomes ``now``, and is there two
+        cycles later, when the first segment can be cut.
+        """
+        m.submodules.msn_table = table = ForwardedTable(32, self.streams * QUEUES)
+        kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
+        m.d.comb += [
+            msn.eq(Mux(fresh[1], table.data[0], kept)),
+            own.eq(sent & ~now.tagged),
+            self.msns.ready.eq(~own),
+            table.address[0].eq(Cat(self.i.payload.qn, self.i.payload.stream)),
+            table.write.valid.eq(own | self.msns.valid),
+            table.write.payload.address.eq(Mux(
+                own, Cat(now.qn, now.stream),
+                Cat(self.msns.payload.qn, self.msns.payload.stream))),
+            table.write.payload.data.eq(Mux(own, msn + 1, self.msns.payload.msn)),
+        ]
+        m.d.sync += kept.eq(msn)
+        return msn
+
+    def _turn(self, m, now, fresh, sends, length, leaves, ends, stops):
+        """Counts the octets and entries of a turn, and reports its result.
+
+        Returns whether a segment may begin.
+        """
+        budget, stopped, begun = Signal(signed(LENGTH_BITS + 2)), Signal(), Signal()
+        entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
+        left, result = Signal(signed(LENGTH_BITS + 2)), self.results.payload
+        finished = leaves & ~stops & ~now.partial
+        first = fresh[0] & now.turn.first
+        least = max(LEAST_OCTETS, LEAST_BEATS * self.width // 8)
+        m.d.comb += left.eq(budget - Mux(sends, Mux(
+            length < least - OVERHEAD, least, length + OVERHEAD), 0))
+        # ``sent`` counts the octets of this message, those of earlier turns too.
+        with m.If(fresh[0]):
+            m.d.sync += budget.eq(
+                Mux(first, now.turn.octets, left)
+                - Mux(now.pieces.any(), (now.pieces - 1) * ENTRY, 0))
+        with m.Else():
+            m.d.sync += budget.eq(left)
+        with m.If(first):
+            m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
+        with m.Elif(sends):
+            m.d.sync += begun.eq(1)
+        with m.If(fresh[0]):
+            m.d.sync += sent.eq(now.done)
+        with m.Elif(sends):
+            m.d.sync += sent.eq(sent + length)
+        with m.If(finished):
+            m.d.sync += entries.eq(entries + now.entries)
+        with m.If(stops & ~stopped):
+            m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
+        # A message without a segment leaves in its first cycle, before the turn's numbers are set.
+        m.d.sync += [
+            self.results.valid.eq(leaves & now.last),
+            result.stream.eq(now.stream),
+            result.entries.eq(
+                Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
+            result.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
+            result.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
+            result.stopped.eq(stops | (stopped & ~first)),
+            result.over.eq(Mux(first | ~left[-1], 0, Mux(
+                -left >= QUANTUM, QUANTUM - 1, -left))),
+            result.again.eq(now.turn.more | now.partial | stops | (stopped & ~first)),
+        ]
+        return ~stopped & (~begun | (budget > 0))
+
+    def _header(self, now, msn, ends):
         """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), the first octet lowest."""
         def wire(value):
             return Cat(value.word_select(k, 8) for k in reversed(range(len(value) // 8)))
 
         control = Cat(C(VERSION, 2), C(0, 4), ends, now.tagged)
         tagged = Cat(control, now.rsvdulp[:8], wire(now.name), wire(now.at))
-        untagged = Cat(
-            control, now.rsvdulp, wire(now.name), wire(now.msn), wire(now.at[:32]))
+        untagged = Cat(control, now.rsvdulp, wire(now.name), wire(msn), wire(now.at[:32]))
         return Mux(now.tagged, tagged, untagged)
 
 
@@ -262,6 +390,8 @@ class Segmenter(wiring.Component):
 
     Parameters
     ----------
+    width : int
+        Bits of a beat: what a segment costs at least depends on it.
     streams : int
         DDP Streams, a power of two, up to 4096.
     inline : int
@@ -270,9 +400,9 @@ class Segmenter(wiring.Component):
     Members
     -------
     i : In(stream.Signature(WorkEntry(streams)))
-        All entries of a message follow each other.
-    mulpdus, msns
-        As in :class:`Cutter` and :class:`Numbering`.
+        The entries of a turn follow each other.
+    mulpdus, msns, results
+        As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(16, always_ready=True))
         There is room for the next segment.
@@ -280,11 +410,11 @@ class Segmenter(wiring.Component):
         The parts of reserved segments, one or more for each.
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
-    waits, begins : Out(1)
-        An entry waits; a message begins, which will have one segment with the mark ``ENDS``.
+    begins : Out(1)
+        A message begins, which will have one segment with a mark.
     """
 
-    def __init__(self, streams, *, inline=256):
+    def __init__(self, width, streams, *, inline=256):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -292,7 +422,7 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.streams, self.rows = streams, inline
+        self.width, self.streams, self.rows = width, streams, inline
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -301,7 +431,7 @@ class Segmenter(wiring.Component):
             "reserved": In(stream.Signature(16, always_ready=True)),
             "parts": Out(stream.Signature(SendPart(streams))),
             "inline": Out(stream.Signature(512)),
-            "waits": Out(1),
+            "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
             "begins": Out(1),
         })
 
@@ -310,8 +440,8 @@ class Segmenter(wiring.Component):
         m.submodules.reader = reader = WorkReader(self.streams, inline=self.rows)
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
-        m.submodules.numbering = numbering = Numbering(self.streams)
-        m.submodules.cutter = cutter = Cutter(self.streams)
+        m.submodules.preparation = preparation = Preparation(self.streams)
+        m.submodules.cutter = cutter = Cutter(self.width, self.streams)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)
@@ -319,9 +449,10 @@ class Segmenter(wiring.Component):
         wiring.connect(m, reader.inline, wiring.flipped(self.inline))
         wiring.connect(m, reader.messages, messages.i)
         wiring.connect(m, reader.pieces, pieces.i)
-        wiring.connect(m, messages.o, numbering.i)
-        wiring.connect(m, wiring.flipped(self.msns), numbering.msns)
-        wiring.connect(m, numbering.o, cutter.i)
+        wiring.connect(m, messages.o, preparation.i)
+        wiring.connect(m, preparation.o, cutter.i)
+        wiring.connect(m, wiring.flipped(self.msns), cutter.msns)
+        wiring.connect(m, cutter.results, wiring.flipped(self.results))
         wiring.connect(m, wiring.flipped(self.mulpdus), cutter.mulpdus)
         wiring.connect(m, cutter.segments, segments.i)
         wiring.connect(m, cutter.shares, shares.i)
@@ -329,17 +460,20 @@ class Segmenter(wiring.Component):
         wiring.connect(m, pieces.o, parts.pieces)
         wiring.connect(m, parts.o, wiring.flipped(self.parts))
 
-        m.d.comb += [self.waits.eq(reader.waits), self.begins.eq(reader.messages.valid)]
+        m.d.comb += self.begins.eq(
+            reader.messages.valid & ~reader.messages.payload.partial)
         # A segment's parts wait until there is room for it.
         reserved = Signal(range(513))
-        first = Signal()
+        first, skip = Signal(), Signal()
         m.d.comb += [
-            first.eq(reserved.any()),
+            # Octets that are skipped need no room.
+            skip.eq(shares.o.payload.skip),
+            first.eq(reserved.any() | skip),
             parts.shares.valid.eq(shares.o.valid & first),
             parts.shares.payload.eq(shares.o.payload),
             shares.o.ready.eq(parts.shares.ready & first),
         ]
-        counted(m, reserved, self.reserved.valid, shares.o.valid & shares.o.ready)
+        counted(m, reserved, self.reserved.valid, shares.o.valid & shares.o.ready & ~skip)
         m.d.sync += [
             reader.go.eq(messages.half & pieces.half),
             cutter.go.eq(segments.half & shares.half),

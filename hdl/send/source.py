@@ -1,8 +1,11 @@
-"""Assembles the Data Source over MPA: from work requests to FPDUs (RFC 5041 section 5.2).
+"""Assembles the Data Source over MPA: from send rings to FPDUs (RFC 5041 section 5.2).
 
 The data's way::
 
-    entries ─ Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ─ Framer ─ FPDUs
+    doorbells ─ RingReader ◄─ turns ─ Scheduler
+                  │ ▲ results
+    entries       ▼ │
+              Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ─ Framer ─ FPDUs
                         ├ parts ─ PartCheck ─ pieces ─►  │ ▲
                         └ inline ──────────────────────► │ └ bus
                                   reserved ◄─────────────┘
@@ -13,26 +16,32 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiRead
+from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
 from ..lib.stream import counted
 from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
 from .departure import Departure
+from .rings import RingReader
+from .scheduler import Scheduler
 from .segmenter import Segmenter
-from .work import WorkEntry
+from .work import QUANTUM
 
 __all__ = ["DataSource"]
 
+#: Octets of the entries of one window at most, and of others that are read ahead.
+RING_OCTETS = 1 << 14
+
 
 class DataSource(wiring.Component):
-    """Sends messages: reads their octets from host memory, and frames them as FPDUs.
+    """Sends messages: reads work requests and their octets from host memory, and frames them.
 
     ``fence`` begins when an entry of the STag table was replaced. It ends when no octet that the
     former entry allowed to read is read any more: all reads have been answered by then.
 
     Latency: that of its parts. Throughput: a segment takes as many cycles as its bursts or its FPDU
-    have beats, or two. Reset: empty; streams and their numbers stay. Errors: a segment that cannot
-    be read closes the sending half of its stream.
+    have beats, or two. Reset: empty; streams, rings and their numbers stay. Errors: a segment that
+    cannot be read closes the sending half of its stream.
 
     Parameters
     ----------
@@ -40,65 +49,76 @@ class DataSource(wiring.Component):
 
     Members
     -------
-    work : In(stream.Signature(WorkEntry(streams)))
-        The entries of work requests; those of a message follow each other.
-    mulpdus, msns, set, look, state, dropped
+    ring, doorbell, consumer
+        ``set``, ``doorbell`` and ``consumer`` of :class:`~.rings.RingReader`.
+    look : In(range(streams))
+        The stream of ``consumer`` and ``state``.
+    mulpdus, msns, set, state, dropped
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
     stream, pd, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
-    bus : Out(AxiRead(width, reads))
+    bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
     fence : In(1), fencing : Out(1)
     busy : Out(1)
-        A message was taken that has not left whole, or an entry waits.
+        Something is to be sent, or is being sent.
     """
 
     def __init__(self, config):
         self.config = config
-        self.segmenter, self.check = Segmenter(config.streams), PartCheck(config)
+        self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
         self.departure = Departure(config.width, config.streams)
-        own = {
+        self.rings = RingReader(config.width, config.streams)
+        members = {
             **{name: self.segmenter.signature.members[name] for name in ("mulpdus", "msns")},
             **{name: self.check.signature.members[name]
                for name in ("stream", "pd", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped")},
+            **{name: self.rings.signature.members[name] for name in ("doorbell", "consumer")},
+            "ring": self.rings.signature.members["set"],
         }
         super().__init__({
-            "work": In(stream.Signature(WorkEntry(config.streams))),
-            "bus": Out(AxiRead(config.width, config.outstanding)),
+            "bus": Out(AxiRead(config.width, 2 * config.outstanding)),
             "o": Out(stream.Signature(FpduBeat(config.width))),
             "fence": In(1),
             "fencing": Out(1),
             "busy": Out(1),
-            **own,
+            **members,
         })
 
     def elaborate(self, platform):
         m = Module()
+        m.submodules.rings = rings = self.rings
+        m.submodules.scheduler = scheduler = Scheduler(self.config.streams, QUANTUM)
         m.submodules.segmenter = segmenter = self.segmenter
         m.submodules.check = check = self.check
         m.submodules.dma = dma = ReadDma(
             self.config.width, reads=self.config.outstanding, inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.framer = framer = Framer(self.config.width)
-        wiring.connect(m, wiring.flipped(self.work), segmenter.i)
+        self._fetch(m, rings, dma)
+        for name in ("wake", "ended"):
+            wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
+        wiring.connect(m, scheduler.turn, rings.turn)
+        wiring.connect(m, rings.o, segmenter.i)
+        wiring.connect(m, segmenter.results, rings.results)
+        wiring.connect(m, rings.fail, departure.fail)
         wiring.connect(m, segmenter.segments, dma.segments)
         wiring.connect(m, segmenter.inline, dma.inline)
         wiring.connect(m, dma.reserved, segmenter.reserved)
         wiring.connect(m, segmenter.parts, check.i)
         wiring.connect(m, check.o, dma.pieces)
-        wiring.connect(m, dma.bus, wiring.flipped(self.bus))
         wiring.connect(m, dma.heads, departure.segments)
         wiring.connect(m, dma.o, departure.beats)
         wiring.connect(m, departure.heads, framer.heads)
         wiring.connect(m, departure.o, framer.i)
         wiring.connect(m, framer.o, wiring.flipped(self.o))
-        for part, names in (
-            (segmenter, ("mulpdus", "msns")), (departure, ("set",)),
+        for name, port in (
+            ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
+            ("ring", rings.set), ("doorbell", rings.doorbell),
         ):
-            for name in names:
-                wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(part, name))
+            wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         m.d.comb += [
             check.pd.eq(self.pd),
             check.entry.eq(self.entry),
@@ -107,16 +127,36 @@ class DataSource(wiring.Component):
             self.index.eq(check.index),
             self.slot.eq(check.slot),
             departure.look.eq(self.look),
+            rings.look.eq(self.look),
             self.state.eq(departure.state),
+            self.consumer.eq(rings.consumer),
             self.dropped.eq(departure.dropped),
         ]
-
         messages, fpdus = Signal(8), Signal(8)
         counted(m, messages, segmenter.begins, departure.ends)
         counted(m, fpdus, departure.leaves, self.o.valid & self.o.ready & self.o.payload.beat.last)
-        m.d.comb += self.busy.eq(segmenter.waits | messages.any() | fpdus.any())
+        m.d.comb += self.busy.eq(
+            self.doorbell.valid | scheduler.busy | messages.any() | fpdus.any())
+        self._fence(m, check, dma)
+        return m
 
-        # First the parts that saw the former entry go to the DMA engine, then it reads them.
+    def _fetch(self, m, rings, dma):
+        """Adds the reads of the rings, which share the bus with those of the messages."""
+        m.submodules.fetch = fetch = ReadDma(
+            self.config.width, reads=self.config.outstanding, octets=RING_OCTETS, segments=16,
+            inline=0)
+        m.submodules.join = join = ReadersJoin(self.config.width, self.config.outstanding)
+        wiring.connect(m, rings.segments, fetch.segments)
+        wiring.connect(m, fetch.reserved, rings.reserved)
+        wiring.connect(m, rings.pieces, fetch.pieces)
+        wiring.connect(m, fetch.heads, rings.heads)
+        wiring.connect(m, fetch.o, rings.beats)
+        wiring.connect(m, fetch.bus, join.readers[0])
+        wiring.connect(m, dma.bus, join.readers[1])
+        wiring.connect(m, join.bus, wiring.flipped(self.bus))
+
+    def _fence(self, m, check, dma):
+        """Adds the fence: the DMA engine first takes the parts that saw the former entry."""
         waits, drains, again = Signal(), Signal(3), Signal()
         m.d.comb += [
             check.hold.eq(waits),
@@ -130,4 +170,3 @@ class DataSource(wiring.Component):
             with m.If(dma.fence):
                 m.d.sync += waits.eq(0)
         m.d.sync += again.eq(dma.fence)
-        return m

@@ -8,19 +8,52 @@ from ..lib.stream import Stage
 from ..rdmap import read_request
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 
-__all__ = ["QUEUES", "LocalPiece", "SendMessage", "WorkEntry", "WorkReader"]
+__all__ = ["QUANTUM", "QUEUES", "LocalPiece", "SendMessage", "Turn", "WorkEntry", "WorkReader"]
 
 #: Untagged queues of a stream, from Queue Number 0 on, as on the receive side.
 QUEUES = 4
+#: Octets that a stream sends in a turn. No segment should be longer.
+QUANTUM = 1 << 14
 #: Pieces in an entry, and where those of a message's first entry begin.
 SLOTS, FIRST_SLOT = ENTRY // PIECE_OCTETS, 2
 
 
+class Turn(data.StructLayout):
+    """The facts about a turn that its first message brings.
+
+    Members
+    -------
+    first : 1
+        The turn begins here. The other members are the same in all of the turn.
+    octets : range(QUANTUM + 1)
+        Octets that the stream may send in the turn.
+    done : 32
+        Octets of the first message that were sent in earlier turns.
+    more : 1
+        The ring has further entries, after those that were read for the turn.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1})
+
+
 class WorkEntry(data.StructLayout):
-    """An entry of the send ring: ``entry`` (512) of ``stream``, the first octet lowest."""
+    """An entry of the send ring that was read for a turn.
+
+    Members
+    -------
+    entry : 512
+        The first octet lowest.
+    stream : range(streams)
+    left : 8
+        Entries that were read for the same turn and follow.
+    turn : Turn()
+    """
 
     def __init__(self, streams):
-        super().__init__({"entry": 8 * ENTRY, "stream": range(streams)})
+        super().__init__({
+            "entry": 8 * ENTRY, "stream": range(streams), "left": 8, "turn": Turn()})
 
 
 class SendMessage(data.StructLayout):
@@ -39,12 +72,19 @@ class SendMessage(data.StructLayout):
         Of an untagged message.
     refused : 1
         The entries are not valid: the message has one segment, which is given up.
+    entries, pieces : 8
+    partial : 1
+        Not all entries of the message were read for the turn. It has no piece, and is not sent now.
+    last : 1
+        The last message of the turn.
+    turn : Turn()
     """
 
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "tagged": 1, "rsvdulp": 40, "length": 32, "stag": 32,
-            "to": 64, "qn": range(QUEUES), "refused": 1})
+            "to": 64, "qn": range(QUEUES), "refused": 1, "entries": 8, "pieces": 8,
+            "partial": 1, "last": 1, "turn": Turn()})
 
 
 class LocalPiece(data.StructLayout):
@@ -76,7 +116,8 @@ class WorkReader(wiring.Component):
     A message whose entries are not valid (kind, Queue Number, or the number of entries) has the
     flag ``refused``, and a piece of no octets. So has a message whose octets inline have more
     entries than half of the inline memory has rows. A READ becomes a message of its own: a Read
-    Request, inline.
+    Request, inline. If a message has more entries than were read for the turn, the others are
+    dropped, and the turn ends.
 
     Latency: 1 cycle to ``messages``, ``pieces`` and ``inline``. Throughput: one piece per cycle,
     and one entry per cycle with no more than one piece. Reset: the next entry begins a message.
@@ -91,15 +132,13 @@ class WorkReader(wiring.Component):
     Members
     -------
     i : In(stream.Signature(WorkEntry(streams)))
-        The entries of a message follow each other.
+        Those of a turn follow each other.
     go : In(1)
         There is room for two messages and two pieces.
     messages : Out(stream.Signature(SendMessage(streams), always_ready=True))
     pieces : Out(stream.Signature(LocalPiece(), always_ready=True))
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
-    waits : Out(1)
-        An entry waits.
     """
 
     def __init__(self, streams, *, inline):
@@ -110,7 +149,6 @@ class WorkReader(wiring.Component):
             "messages": Out(stream.Signature(SendMessage(streams), always_ready=True)),
             "pieces": Out(stream.Signature(LocalPiece(), always_ready=True)),
             "inline": Out(stream.Signature(8 * ENTRY)),
-            "waits": Out(1),
         })
 
     def elaborate(self, platform):
@@ -125,14 +163,16 @@ class WorkReader(wiring.Component):
         more, left, inline, bad = Signal(8), Signal(8), Signal(), Signal()
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         wrong, inlined = self._judge(m, head, sink["length"])
-        read = Signal()
+        read, partial = Signal(), Signal()
         m.d.comb += [
-            self.waits.eq(stage.o.valid),
+            # The entries that were read for the turn are not those of a whole message. They are
+            # dropped as those of a wrong one.
+            partial.eq(first & ~wrong & (head["entries"] > now.left + 1)),
             read.eq(first & (head["kind"] == Kind.READ)),
             more.eq(Mux(first, Mux(head["entries"].any(), head["entries"] - 1, 0), entries)),
             left.eq(Mux(first, head["pieces"], pieces)),
             inline.eq(Mux(first, inlined, kept_inline)),
-            bad.eq(Mux(first, wrong, kept_bad)),
+            bad.eq(Mux(first, wrong | partial, kept_bad)),
         ]
 
         # One piece leaves per cycle. An entry that has none takes one cycle too.
@@ -157,7 +197,8 @@ class WorkReader(wiring.Component):
         with m.If(step):
             m.d.sync += [
                 begun.eq(~ends_entry), slot.eq(at + 1), pieces.eq(left - plain),
-                first.eq(ends_entry & (more == 0)), entries.eq(more - ends_entry),
+                first.eq(ends_entry & ((more == 0) | (now.left == 0))),
+                entries.eq(more - ends_entry),
                 kept_inline.eq(inline), kept_bad.eq(bad),
             ]
             with m.If(inline & ~bad):
@@ -170,11 +211,16 @@ class WorkReader(wiring.Component):
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.refused.eq(bad),
+            message.entries.eq(head["entries"]),
+            message.pieces.eq(head["pieces"]),
+            message.partial.eq(partial),
+            message.last.eq(partial | (more >= now.left)),
+            message.turn.eq(now.turn),
             *(message[name].eq(head[name]) for name in ("rsvdulp", "stag", "to")),
             message.length.eq(Mux(read, read_request.OCTETS, head["length"])),
             message.qn.eq(Mux(read, read_request.QN, head["qn"])),
             # A message without a piece gets one of no octets, and so does a refused one.
-            self.pieces.valid.eq(step & (plain | first)),
+            self.pieces.valid.eq(step & (plain | first) & ~partial),
             piece.stag.eq(chosen["stag"]),
             piece.inline.eq(inline & ~bad),
             piece.to.eq(Mux(inline, (row << 6) | FIRST_SLOT * PIECE_OCTETS, chosen["to"])),

@@ -189,6 +189,21 @@ def set_sending(
     )
 
 
+def set_send_ring(stream: int, address: int, size: int) -> tuple[Write, ...]:
+    """Gives a stream a send ring of 2 to the power of ``size`` entries."""
+    ring = regs.pack("SEND_RING_SIZE", size=size, open=1)
+    return (
+        Write("SEND_STREAM", stream),
+        *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),
+    )
+
+
+def ring_send(stream: int, producer: int) -> tuple[Write, ...]:
+    """Gives the device the entries of a stream's ring before the index ``producer``."""
+    doorbell = regs.pack("SEND_DOORBELL", stream=stream, producer=producer & 0xFFFF)
+    return (Write("SEND_DOORBELL", doorbell),)
+
+
 def set_mulpdu(stream: int, mulpdu: int) -> tuple[Write, ...]:
     """Writes the MULPDU of a stream, for its next segments."""
     return _write("SEND", STREAM=stream, MULPDU=mulpdu, MULPDU_COMMIT=1)

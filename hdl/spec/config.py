@@ -128,6 +128,8 @@ class RnicConfig:
             raise ValueError("mpa or sctp must be True")
         if self.transmit and not self.mpa:
             raise ValueError("transmit needs mpa: the device sends over MPA alone")
+        if self.transmit and self.streams < 16:
+            raise ValueError(f"transmit needs at least 16 streams, not {self.streams!r}")
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:

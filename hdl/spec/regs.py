@@ -34,10 +34,12 @@ registers before them are 0 without it:
 
 The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``CAP_SENDS``:
 
-* Sending half of a stream: write ``SEND_STREAM`` and the other ``SEND_*`` registers, then
-  ``SEND_COMMIT``. For each untagged queue write ``SEND_QN`` and ``SEND_MSN``, then
-  ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at any time: the stream's
-  next segments have it.
+* Sending half of a stream: write ``SEND_STREAM``, ``SEND_FLAGS``, ``SEND_SEQUENCE`` and
+  ``SEND_AFTER``, then ``SEND_COMMIT``; write the ``SEND_RING_*`` registers, then
+  ``SEND_RING_COMMIT``. Work requests are entries of that ring. The host writes them to memory, and
+  then ``SEND_DOORBELL``, which needs no other register. For each untagged queue write ``SEND_QN``
+  and ``SEND_MSN``, then ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at
+  any time: the stream's next segments have it.
 """
 
 from collections.abc import Iterator
@@ -537,6 +539,47 @@ REGISTERS = (
                 " did not allow it, or the bus answered with an error. This closed the half.",
             ),
         ),
+    ),
+    Register(
+        "SEND_RING_LO", 0x274, "rw", "Host address of the send ring, lower half."
+    ),
+    Register(
+        "SEND_RING_HI",
+        0x278,
+        "rw",
+        "Host address of the ring, upper half. It is a multiple of 64 octets.",
+    ),
+    Register(
+        "SEND_RING_SIZE",
+        0x27C,
+        "rw",
+        "The ring.",
+        (
+            _f("size", 0, 4, "Base-2 logarithm of its number of entries, 1 to 15."),
+            _f("open", 8, 1, "1: the device reads the ring."),
+        ),
+    ),
+    Register(
+        "SEND_RING_COMMIT",
+        0x280,
+        "wo",
+        "Writes the SEND_RING registers, while the stream sends nothing. Its indices begin with 0.",
+    ),
+    Register(
+        "SEND_DOORBELL",
+        0x284,
+        "rw",
+        "Gives the device the entries of a stream's ring before an index.",
+        (
+            _f("producer", 0, 16, "Entries that the host has written, modulo 2^16."),
+            _f("stream", 16, 16, "The stream."),
+        ),
+    ),
+    Register(
+        "SEND_CONSUMER",
+        0x288,
+        "ro",
+        "Entries of the ring of SEND_STREAM whose messages the device has cut, modulo 2^16.",
     ),
     Register("SENT", 0x26C, "ro", "FPDUs sent."),
     Register("SEND_DROPPED", 0x270, "ro", "Segments that were not sent."),

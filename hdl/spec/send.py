@@ -1,6 +1,7 @@
 """Declares the entries of the send ring and the completion of sent messages.
 
-No device has a send ring yet. These layouts are what driver and gateware will share.
+The device takes these entries; the completion is not written by any device yet, and the flags
+SIGNALED, FENCE and LAST have no effect yet.
 
 A message is one entry of 64 octets or several. Its first entry has the message's header, and then
 two pieces or 32 octets inline; each further entry has four pieces or 64 octets.

@@ -55,6 +55,7 @@ from .engine import (
     Resume,
     Ring,
     Stalls,
+    Store,
     Wait,
     WriteRegister,
     clear,
@@ -523,6 +524,9 @@ class RnicBench:
                     await self.write(*astuple(operation))
                 case Drain():
                     await self.drain()
+                case Store(address, octets):
+                    at = address - self._base
+                    self.memory[at : at + len(octets)] = np.frombuffer(octets, np.uint8)
                 case Await(completions):
                     await self.completed(completions)
                 case Pause():

@@ -44,6 +44,8 @@ class CocotbEngine(Engine):
         # Imported here, because cocotb may be missing where this engine is not used.
         from .cocotb_run import DIRECTORY, MEMORY, OUTCOME, PLAN
 
+        if config.transmit:
+            raise ValueError("the cocotb engine has no ports for a device that sends")
         operations = checked(config, operations, memory, ring, base)
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
             directory = Path(name)

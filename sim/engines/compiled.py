@@ -43,8 +43,8 @@ from .engine import (
     Resume,
     Ring,
     Stalls,
+    Store,
     Wait,
-    Work,
     WriteRegister,
     checked,
     completion,
@@ -63,7 +63,7 @@ _OPERATION = np.dtype([
 ])  # fmt: skip
 ROW = struct.Struct("=4I2Q")  #: one operation
 (
-    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE, _WORK,
+    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE, _STORE,
 ) = range(11)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
@@ -215,8 +215,9 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 offset += len(octets)
             case WriteRegister(address, value, strobes, response):
                 rows.append((_WRITE, address, value, strobes, response, 0))
-            case Work(stream, octets):
-                rows.append((_WORK, stream, 0, 0, offset, len(octets)))
+            case Store(address, octets):
+                halves = address & 0xFFFFFFFF, address >> 32
+                rows.append((_STORE, *halves, 0, offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
             case Drain():

@@ -24,7 +24,6 @@ from ...hdl.spec.commands import Wait as WaitFor
 from ...hdl.spec.commands import Write
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, Kind, decode
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.send import ENTRY
 
 #: The bits of a completion that belong to no field.
 _NO_FIELD = ((1 << 8 * OCTETS) - 1) & ~sum(
@@ -95,10 +94,10 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Gives a device that sends the entries of a work request of a stream, one after the other."""
+class Store:
+    """Writes octets to host memory from a bus address on, after everything before was done."""
 
-    stream: int
+    address: int
     octets: bytes
 
 
@@ -165,7 +164,17 @@ class Meanwhile:
 
 
 Operation = (
-    WriteRegister | Packet | Frame | Work | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+    WriteRegister
+    | Packet
+    | Frame
+    | Store
+    | Drain
+    | Await
+    | Pause
+    | Resume
+    | Poll
+    | Wait
+    | Meanwhile
 )
 
 
@@ -268,7 +277,7 @@ class Stalls:
     ``source``, ``write``, ``response``, ``exceptions``, ``completions`` and ``registers`` are the
     probabilities that a side idles in a cycle:
 
-    * source: no beat of a packet or frame is offered, and no entry of a work request;
+    * source: no beat of a packet or frame is offered;
     * write: no address is taken and, drawn separately, no data;
     * response: no write response is given and, drawn separately, no beat of a read. Above 0, beats
       of different reads come in any order;
@@ -457,13 +466,12 @@ def checked(
             raise ValueError("a frame needs a configuration with sctp")
         if isinstance(operation, Packet) and not config.mpa:
             raise ValueError("a packet needs a configuration with mpa")
-        if isinstance(operation, Work):
-            if not config.transmit:
-                raise ValueError("a work request needs a configuration with transmit")
-            if not operation.octets or len(operation.octets) % ENTRY:
+        if isinstance(operation, Store):
+            at = operation.address - base
+            if not 0 <= at <= len(memory) - len(operation.octets):
                 raise ValueError(
-                    f"a work request must have whole entries of {ENTRY} octets,"
-                    f" not {len(operation.octets)} octets"
+                    f"{len(operation.octets)} octets from {operation.address:#x} on are not in"
+                    f" memory, from {base:#x} to {base + len(memory):#x}"
                 )
         if isinstance(operation, Packet | Frame) and not operation.octets:
             kind = "frame" if isinstance(operation, Frame) else "packet"

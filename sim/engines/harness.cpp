@@ -42,10 +42,9 @@ constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
 constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
-constexpr uint64_t ROW = 64;      // octets of an entry of a work request
 
 enum Kind : uint32_t {
-    PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE, WORK
+    PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE, STORE
 };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 constexpr uint32_t ARM = 1u << 31;  // of CQ_DOORBELL
@@ -53,9 +52,10 @@ constexpr uint32_t ARM = 1u << 31;  // of CQ_DOORBELL
 // sim/engines/compiled.py declares the same structures in numpy.
 struct Operation {
     uint32_t kind;
-    uint32_t a, b, c;  // a packet: stream, sequence, error; a frame: c is its error; WORK: stream;
-                       // WRITE: register, value, strobes; POLL: register, mask, value
-    uint64_t offset, length;  // a packet, frame or WORK: its octets; a register access: offset is the
+    uint32_t a, b, c;  // a packet: stream, sequence, error; a frame: c is its error;
+                       // WRITE: register, value, strobes; POLL: register, mask, value;
+                       // STORE: lower and upper half of the bus address
+    uint64_t offset, length;  // a packet, frame or STORE: its octets; a register access: offset is the
                               // expected response; AWAIT: offset is the number of completions;
                               // WAIT, MEANWHILE: offset is a number of cycles; MEANWHILE: length is
                               // the number of operations right after it that run aside
@@ -180,24 +180,17 @@ template <typename Top, typename = void> struct SendPorts {
     static constexpr bool EXISTS = false;
     explicit SendPorts(Top &) {}
     void begin() {}
-    void show_work(const uint8_t *, uint16_t) {}
-    bool takes_work() const { return false; }
     void read_taken() {}
 };
 template <typename Top>
-struct SendPorts<Top, std::void_t<decltype(Top::s_axis_work_tdata)>> {
+struct SendPorts<Top, std::void_t<decltype(Top::m_axi_araddr)>> {
     static constexpr bool EXISTS = true;
     Top &top;
     explicit SendPorts(Top &top) : top(top) {}
     void begin() {
-        top.s_axis_work_tvalid = top.m_axi_arready = top.m_axi_rvalid = top.m_axis_tready = 0;
+        top.m_axi_arready = top.m_axi_rvalid = top.m_axis_tready = 0;
     }
-    bool takes_work() const { return top.s_axis_work_tready; }
     void read_taken() { top.m_axi_rvalid = 0; }
-    void show_work(const uint8_t *octets, uint16_t stream) {
-        memcpy(&top.s_axis_work_tdata, octets, ROW);
-        top.s_axis_work_tid = stream;
-    }
     Address address() const {
         return {top.m_axi_araddr, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst};
     }
@@ -605,6 +598,9 @@ struct Sim {
                 if (waited++ < o.offset) { progress = cycle; return; }
                 waited = 0;
                 break;
+            case STORE:
+                memcpy(host(o.a | uint64_t(o.b) << 32), octets + o.offset, o.length);
+                break;
             case PAUSE: paused = true; break;
             case RESUME: paused = quiet = false; break;
             case MEANWHILE:
@@ -860,9 +856,8 @@ struct Sim {
 
     // Sets the inputs of the sending side for this cycle. A beat of a read may be of any burst that
     // is due, unless nothing is delayed.
-    template <typename Top> void offer_sending(Top &top, bool work) {
+    template <typename Top> void offer_sending(Top &top) {
         if constexpr (SendPorts<Top>::EXISTS) {
-            top.s_axis_work_tvalid = offered && work;
             top.m_axi_arready = reading.size() < BURSTS && !idles(AR, settings.write);
             top.m_axis_tready = !idles(FPDUS, settings.exceptions);
             if (top.m_axi_rvalid || reading.empty() || idles(R, settings.response)) return;
@@ -912,13 +907,6 @@ struct Sim {
             packets.EXISTS && operation < count && operations[operation].kind == PACKET;
         const bool frame =
             frames.EXISTS && operation < count && operations[operation].kind == FRAME;
-        const bool work =
-            sending.EXISTS && operation < count && operations[operation].kind == WORK;
-        if (work && !offered && !idles(SOURCE, settings.source)) {
-            sending.show_work(octets + operations[operation].offset + at, operations[operation].a);
-            offered = true;
-            quiet = false;
-        }
         if ((packet || frame) && !offered && !idles(SOURCE, settings.source)) {
             const Operation &o = operations[operation];
             const uint64_t rest = o.length - at;
@@ -933,27 +921,20 @@ struct Sim {
             offered = true;
             quiet = false;
         }
-        packets.offer(offered && packet);
+        packets.offer(offered && !frame);
         frames.offer(offered && frame);
         offer(placing);
         offer(completing);
         top.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
         if (access == Idle) next_access();
         offer_registers();
-        offer_sending(top, work);
+        offer_sending(top);
         step(0);
         if (top.irq && !interrupted && recorded) interrupts.push_back(cycle);
         interrupted = top.irq;
 
         // Handshakes.
-        if (offered && work) {
-            if (sending.takes_work()) {
-                at += ROW;
-                offered = false;
-                progress = cycle;
-                if (at >= operations[operation].length) { at = 0; operation++; }
-            }
-        } else if (offered && (frame ? frames.ready() : packets.ready())) {
+        if (offered && (frame ? frames.ready() : packets.ready())) {
             const Operation &o = operations[operation];
             if (at == 0) {
                 if (!recorded) taken.clear();
@@ -999,7 +980,6 @@ struct Sim {
         switch (operations[operation].kind) {
         case PACKET: return "the RNIC takes no beat of the packet";
         case FRAME: return "the RNIC takes no beat of the frame";
-        case WORK: return "the RNIC takes no entry of the work request";
         case DRAIN: return "the RNIC does not become idle";
         case AWAIT: return paused ? "the host waits for completions that it does not take"
                                   : "the completions that the host waits for do not come";

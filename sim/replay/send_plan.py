@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.send import Kind, Message, Piece
+from ...hdl.spec.send import ENTRY, Kind, Message, Piece
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpStream
 from ..capture.streams import MARKER_SPACING
-from ..engines.engine import Drain, Operation, Outcome, Work, operations_of
+from ..engines.engine import Drain, Operation, Outcome, Store, operations_of
 from ..model.ddp import decode_segment
 from ..model.header import UntaggedHeader
 from .differences import Difference
@@ -29,6 +29,8 @@ from .sending import REGION, Post, Sent
 
 __all__ = ["SendPlan", "send_plans"]
 
+#: Base-2 logarithm of the entries of a ring.
+RING = 9
 #: Untagged queues of a stream.
 QUEUES = 4
 #: Octets between the messages in memory, which no message has, so that no two begin alike.
@@ -116,6 +118,8 @@ class _Planner:
                 else:
                     plan.left_out[obstacle] += len(post.sent)
             self._lay_out(stream, plan.posts[-1])
+        for stream in streams:
+            self._place_ring(stream)
         plan.memory = np.frombuffer(b"".join(self._pieces) or b"\0", np.uint8).copy()
         queue = sorted(
             (post.arrivals[0].frame, stream.number, at)
@@ -124,39 +128,64 @@ class _Planner:
         )
         for _, number, at in queue:
             stream, post = streams[number], plan.posts[number][at]
+            entries = stream.encode(post)
             if steps := stream.settings(post):
                 plan.operations += [Drain(), *operations_of(steps)]
-            plan.operations.append(Work(number, self._encode(stream, post)))
+            elif not stream.room(len(entries) // ENTRY):
+                plan.operations.append(Drain())
+            plan.operations += stream.post(entries)
         return plan
 
     def _lay_out(self, stream: _Stream, posts: Sequence[Post]) -> None:
         """Puts the octets of a stream's messages in memory, as one region."""
         self._skip(_GAP)
-        stream.address = self._at
+        address = self._at
         for post in posts:
-            stream.places.append(self._at - stream.address)
+            stream.places.append(self._at - address)
             self._pieces.append(post.octets)
             self._at += len(post.octets)
             self._skip(_GAP)
         steps = (
             *commands.set_stream(stream.number, pd=stream.number),
             *commands.set_stag(
-                stream.stag, Access.LOCAL_READ, to=REGION.to, length=self._at - stream.address,
-                address=stream.address, pd=stream.number,
+                stream.stag, Access.LOCAL_READ, to=REGION.to, length=self._at - address,
+                address=address, pd=stream.number,
             ),
         )  # fmt: skip
         self._plan.operations += operations_of(steps)
+
+    def _place_ring(self, stream: _Stream) -> None:
+        self._skip(-self._at % ENTRY)
+        stream.ring = self._at
+        self._skip(ENTRY << RING)
+        self._plan.operations += operations_of(
+            commands.set_send_ring(stream.number, stream.ring, RING)
+        )
 
     def _skip(self, octets: int) -> None:
         self._pieces.append(bytes([0xEE]) * octets)
         self._at += octets
 
-    @staticmethod
-    def _encode(stream: _Stream, post: Post) -> bytes:
-        message, moved = post.message, stream.places.pop(0)
+
+class _Stream:
+    """The sending half of a stream: its ring, and its settings so far."""
+
+    def __init__(self, number: int, sent: Sent) -> None:
+        self.number, self.sent = number, sent
+        self.stag = number << 8 | 0x5E
+        self.ring = 0
+        self.places: list[int] = []
+        self._producer = self._sent = 0
+        self._mulpdu = 0
+        self._position: int | None = None
+        self._msns: dict[int, int] = {}
+
+    def encode(self, post: Post) -> bytes:
+        """Returns the entries of the next message."""
+        message, moved = post.message, self.places.pop(0)
         if message.kind is not Kind.READ and message.pieces:
             pieces = tuple(
-                Piece(stream.stag, each.length, each.to + moved) for each in message.pieces
+                Piece(self.stag, each.length, each.to + moved) for each in message.pieces
             )
             message = Message(
                 message.kind, message.flags, pieces, rsvdulp=message.rsvdulp, qn=message.qn,
@@ -164,18 +193,20 @@ class _Planner:
             )  # fmt: skip
         return message.encode()
 
+    def room(self, entries: int) -> bool:
+        """Decides whether the ring has room; if not, it has once everything was sent."""
+        if self._producer + entries - self._sent <= 1 << RING:
+            return True
+        self._sent = self._producer
+        return False
 
-class _Stream:
-    """The sending half of a stream: its settings so far."""
-
-    def __init__(self, number: int, sent: Sent) -> None:
-        self.number, self.sent = number, sent
-        self.stag = number << 8 | 0x5E
-        self.address = 0
-        self.places: list[int] = []
-        self._mulpdu = 0
-        self._position: int | None = None
-        self._msns: dict[int, int] = {}
+    def post(self, entries: bytes) -> Iterator[Operation]:
+        """Yields the operations that post a message: its entries, and the doorbell."""
+        for at in range(0, len(entries), ENTRY):
+            slot = self._producer % (1 << RING)
+            yield Store(self.ring + slot * ENTRY, entries[at : at + ENTRY])
+            self._producer += 1
+        yield from operations_of(commands.ring_send(self.number, self._producer))
 
     def settings(self, post: Post) -> list[commands.Write]:
         """Returns the writes of registers without which the message would not leave as it did."""
@@ -196,6 +227,8 @@ class _Stream:
             if self._msns.get(header.qn) != header.msn:
                 steps += commands.set_sent_msn(self.number, header.qn, header.msn)
             self._msns[header.qn] = (header.msn + 1) % (1 << 32)
+        if steps:
+            self._sent = self._producer
         return steps
 
 

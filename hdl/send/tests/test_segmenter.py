@@ -5,17 +5,20 @@ senders sent the same segments.
 import random
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
-from ddp_rnic.hdl.send.segmenter import ENDS, Segmenter
+from ddp_rnic.hdl.send.segmenter import ENDS, STOPS, Segmenter
+from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Flag, Kind, Message, Piece
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.send import SendQueue
 
 STREAMS = 16
+WIDTH = 512
 #: Cycles from an entry to its segment, and from there to its first part if nothing waits.
 LATENCY, PART_LATENCY = 10, 6
 #: Cycles after the write of a MULPDU in which segments leave that were cut before.
@@ -38,10 +41,19 @@ class Work:
     @property
     def entries(self):
         octets = self.raw or self.message.encode()
-        return [
-            {"stream": self.stream, "entry": int.from_bytes(octets[at:at + ENTRY], "little")}
-            for at in range(0, len(octets), ENTRY)
-        ]  # fmt: skip
+        return [octets[at : at + ENTRY] for at in range(0, len(octets), ENTRY)]
+
+
+def window(stream, entries, *, octets=QUANTUM, done=0, more=0):
+    """Returns the entries of a turn."""
+    return [
+        {
+            "stream": stream, "entry": int.from_bytes(entry, "little"),
+            "left": len(entries) - at - 1,
+            "turn": {"first": at == 0, "octets": octets, "done": done, "more": more},
+        }
+        for at, entry in enumerate(entries)
+    ]  # fmt: skip
 
 
 @dataclass
@@ -71,17 +83,41 @@ class Got:
         return self.header + bytes(payload)
 
 
+async def listen(ctx, dut, results):
+    """Takes the results of turns."""
+    names = ("stream", "entries", "done", "needs", "stopped", "over", "again")
+    ticks = ctx.tick().sample(dut.results.valid, dut.results.payload)
+    async for *_, valid, numbers in ticks:
+        if valid:
+            results.append({name: numbers[name] for name in names})
+
+
+async def give_turns(ctx, dut, works, octets, results, **pauses):
+    """Gives each message turns of ``octets`` until it was sent to its end."""
+    for work in works:
+        result = {"done": 0, "entries": 0}
+        while not result["entries"]:
+            turn = window(work.stream, work.entries, octets=octets, done=result["done"])
+            await send(ctx, dut.i, turn, **pauses)
+            while not results:
+                await ctx.tick()
+            result = results.popleft()
+            assert result["stream"] == work.stream and result["again"] == result["stopped"]
+            assert result["entries"] == (0 if result["stopped"] else len(work.entries))
+            assert result["needs"] == (len(work.entries) if result["stopped"] else 0)
+
+
 def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0, rows=256,
-            limit=60_000):  # fmt: skip
+            octets=None, limit=60_000):  # fmt: skip
     """Returns the segments, the octets of the inline memory, and the cycle of the first entry.
 
     ``mulpdus`` has the MULPDU of each stream, and ``changes`` what is written to it later: pairs of
     a cycle, counted from the first entry, and of values. Before the cycle ``hold`` no segment is
-    taken.
+    taken. With ``octets``, that is the size of a turn, and a message that stops gets another one.
     """
-    dut = shared(Segmenter, STREAMS, inline=rows)
+    dut = shared(Segmenter, WIDTH, STREAMS, inline=rows)
     rng, got, inline, begun = random.Random(1), [], bytearray(64 * rows), []
-    reserved, changes = deque(), deque(changes)
+    reserved, changes, results = deque(), deque(changes), deque()
     outputs = {"segments": dut.segments, "parts": dut.parts, "inline": dut.inline}
     sinks = Sinks(outputs, stalls=dict.fromkeys(outputs, stall), rng=rng)
 
@@ -90,8 +126,15 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
         for stream, mulpdu in mulpdus.items():
             await send(ctx, dut.mulpdus, [{"stream": stream, "mulpdu": mulpdu}])
         begun.append(True)
-        entries = [each for work in works for each in work.entries]
-        await send(ctx, dut.i, entries, idle=idle, rng=rng)
+        # Each message has a turn of its own.
+        entries = [
+            each for work in works
+            for each in window(work.stream, work.entries)
+        ]  # fmt: skip
+        if octets is None:
+            await send(ctx, dut.i, entries, idle=idle, rng=rng)
+            return
+        await give_turns(ctx, dut, works, octets, results, idle=idle, rng=rng)
 
     def note(seen, cycle):
         """Takes an output; returns whether it is a segment."""
@@ -99,9 +142,11 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
         if seen.name == "segments":
             segment = seen.payload
             header = segment.header.to_bytes(18, "little")[: segment.lead]
-            ends, stream = divmod(segment.tag, 1 << ENDS)
-            got.append(Got(stream, bool(ends), header, segment.length, cycle))
-            reserved.append(got[-1])
+            ends, stops = segment.tag >> ENDS, segment.tag >> STOPS & 1
+            stream = segment.tag & (1 << STOPS) - 1
+            reserved.append(Got(stream, bool(ends), header, segment.length, cycle))
+            if not stops:
+                got.append(reserved[-1])
         elif seen.name == "parts":
             assert reserved, "a part leaves before there is room for its segment"
             now, part = reserved[0], seen.payload
@@ -136,7 +181,7 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
                 sinks.set_ready(ctx)
 
     row, first = 0, None
-    simulate(dut, take, background=[give], limit=limit)
+    simulate(dut, take, background=[give, partial(listen, dut=dut, results=results)], limit=limit)
     return got, inline, first
 
 
@@ -197,10 +242,23 @@ def test_random_messages_are_cut_as_the_model_cuts_them(stall, idle):
     sizes = {stream: rng.choice((19, 64, 118, 119, 500)) for stream in range(STREAMS)}
     works = [Work(rng.randrange(STREAMS), a_message(rng, 300)) for _ in range(100)]
     expected = [*Model(sizes).send(works)]
-    got, inline, _ = cut_all(works, sizes, msns=all_msns(1), stall=stall, idle=idle)
+    got, inline, _ = cut_all(
+        works, sizes, msns=all_msns(1), stall=stall, idle=idle, octets=QUANTUM)
     assert not any(each.refused for each in got)
     assert [(each.stream, each.octets(inline)) for each in got] == expected
     assert [each.ends for each in got] == [bool(octets[0] & 0x40) for _, octets in expected]
+
+
+@pytest.mark.parametrize("octets", [1, 200, 700])
+def test_a_message_goes_on_where_its_last_turn_stopped(octets):
+    """RFC 5041 section 5.3: the offset of each segment is that of its first octet."""
+    rng = random.Random(octets)
+    sizes = {stream: rng.choice((64, 118, 119, 500)) for stream in range(STREAMS)}
+    works = [Work(rng.randrange(STREAMS), a_message(rng, 300)) for _ in range(40)]
+    expected = [*Model(sizes).send(works)]
+    got, inline, _ = cut_all(works, sizes, msns=all_msns(1), stall=0.2, octets=octets)
+    assert not any(each.refused for each in got)
+    assert [(each.stream, each.octets(inline)) for each in got] == expected
 
 
 def read(length, at=TO):
@@ -248,7 +306,8 @@ def test_a_change_of_mulpdu_holds_from_the_next_segment_on(before, after):
         # Another stream's MULPDU changes one cycle before.
         changes = [(cycle - 1, {"stream": 8, "mulpdu": 60}),
                    (cycle, {"stream": 9, "mulpdu": after})]  # fmt: skip
-        got, inline, start = cut_all([Work(9, message)], {9: before}, changes=changes)
+        got, inline, start = cut_all(
+            [Work(9, message)], {9: before}, changes=changes, octets=QUANTUM)
         assert b"".join(each.octets(inline)[14:] for each in got) == bytes(
             octet_at(TO + at) for at in range(2000))  # fmt: skip
         # The change is written one cycle after ``cycle``; a segment leaves 3 cycles after its cut.
@@ -259,7 +318,7 @@ def test_a_change_of_mulpdu_holds_from_the_next_segment_on(before, after):
 
 
 def test_a_change_of_mulpdu_holds_for_segments_that_wait_for_room():
-    message = Message(Kind.TAGGED, pieces=(read(3000),))
+    message = Message(Kind.TAGGED, pieces=(read(1500),))
     changes = [(100, {"stream": 9, "mulpdu": 50})]
     got, *_ = cut_all([Work(9, message), Work(9, message)], {9: 100}, changes=changes, hold=200)
     lengths = lengths_of(got)
@@ -337,7 +396,7 @@ def test_a_message_of_the_greatest_length(kind):
     """RFC 5041 section 5.2: "The ULP Message Length MUST be less than 2^32."."""
     length = (1 << 32) - 1
     work = Work(1, Message(kind, pieces=(read(length - 5), read(5)), to=(1 << 32) - 7))
-    got, *_ = cut_all([work], {1: 65535}, msns=all_msns(1), limit=200_000)
+    got, *_ = cut_all([work], {1: 65535}, msns=all_msns(1), octets=QUANTUM, limit=2_000_000)
     at = 0
     for each in got:
         header, _ = decode_segment(each.header)
@@ -351,6 +410,8 @@ def test_a_message_of_the_greatest_length(kind):
     ("name", "value"), [("streams", 3), ("streams", 8192), ("inline", 512), ("inline", 2)]
 )
 def test_parameters_are_checked(name, value):
-    refused(f"Segmenter {name} must be a power of two", Segmenter, **{"streams": 16, name: value})
-    refused(f"Segmenter {name} must be an integer", Segmenter, error=TypeError,
+    refused(
+        f"Segmenter {name} must be a power of two", Segmenter, WIDTH,
+        **{"streams": 16, name: value})  # fmt: skip
+    refused(f"Segmenter {name} must be an integer", Segmenter, WIDTH, error=TypeError,
             **{"streams": 16, name: 4.0})  # fmt: skip

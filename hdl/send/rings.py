@@ -1,0 +1,405 @@
+"""Reads the send rings: in a stream's turn, the entries of its next messages.
+
+The data's way::
+
+    doorbell ─► wake        turn ─ look-ups ─ Window ┬ segments, pieces ─► ReadDma ─ Entries ─ o
+                results ─► contexts, ended ◄─────────┘ nothing to send
+"""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..dma.read import ReadPiece, ReadSegment
+from ..dma.staging import StagedHead
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import Beat, Store, counted
+from ..spec.send import ENTRY
+from .scheduler import turns
+from .segmenter import TurnResult
+from .work import QUANTUM, WorkEntry
+
+__all__ = ["Doorbell", "RingReader", "SendRing"]
+
+#: Entries that are read in a turn, at first and at least.
+WINDOW = 8
+#: The most entries that are read in a turn.
+MOST = 255
+QUEUE = 8
+
+
+class SendRing(data.StructLayout):
+    """The send ring of ``stream``: 2 to the power of ``size`` (4) entries from ``base`` on, in
+    units of 64 octets, if it is ``open`` (1).
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "stream": range(streams), "base": 64 - exact_log2(ENTRY), "size": 4, "open": 1})
+
+
+class Doorbell(data.StructLayout):
+    """The index ``producer`` (16) into the ring of ``stream``: entries before it may be read."""
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "producer": 16})
+
+
+class _Context(data.StructLayout):
+    """The progress of a stream.
+
+    ``consumer`` (16): the index of the next message's first entry. ``done`` (32), ``needs`` (8): as
+    in :class:`~.segmenter.TurnResult`. ``window`` (8): entries to be read in the next turn.
+    """
+
+    def __init__(self):
+        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8})
+
+
+class _Window(data.StructLayout):
+    """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
+
+    ``octets``, ``done`` and ``more`` as in :class:`~.work.Turn`.
+    """
+
+    def __init__(self, streams):
+        ring = SendRing(streams)
+        super().__init__({
+            **{name: ring[name].shape for name in ("stream", "base", "size")},
+            "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1})
+
+
+class _Fetched(data.StructLayout):
+    """A window that is being read: what its entries need beside them."""
+
+    def __init__(self, streams):
+        window = _Window(streams)
+        super().__init__({
+            name: window[name].shape for name in ("stream", "count", "octets", "done", "more")})
+
+
+class RingReader(wiring.Component):
+    """Reads the entries of a stream's next messages in its turn.
+
+    A doorbell wakes the stream. In a turn entries are read, never at or past the producer index:
+    at first 8, and twice as many in the next turn if they were all used before the octets of the
+    turn; otherwise about as many as were used. If the next message has more, all of its entries are
+    read in the turn after that. A message is sent only once the producer has passed all of its
+    entries. A producer index more than a ring ahead, a message larger than the ring, and a read
+    that the bus refuses close the sending half of that stream alone.
+
+    Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
+    and contexts stay; nothing is read. Errors: ``fail``.
+
+    Parameters
+    ----------
+    width, streams : int
+
+    Members
+    -------
+    set : In(stream.Signature(SendRing(streams)))
+        Replaces the ring of a stream that has no turn; its indices begin with 0.
+    doorbell : In(stream.Signature(Doorbell(streams)))
+    look : In(range(streams)), consumer : Out(16)
+        The index of a stream's next message, answered after 2 cycles.
+    wake, turn, ended
+        The other ends of those of :class:`~.scheduler.Scheduler`.
+    segments, reserved, pieces, heads, beats
+        The other ends of those of the :class:`~..dma.read.ReadDma` that reads rings.
+    o : Out(stream.Signature(WorkEntry(streams)))
+    results : In(stream.Signature(TurnResult(streams), always_ready=True))
+    fail : Out(stream.Signature(range(streams)))
+        The sending half of a stream has to be closed.
+    """
+
+    def __init__(self, width, streams):
+        self.width, self.streams = width, streams
+        scheduler = turns(streams, QUANTUM)
+        super().__init__({
+            "set": In(stream.Signature(SendRing(streams))),
+            "doorbell": In(stream.Signature(Doorbell(streams))),
+            "look": In(range(streams)),
+            "consumer": Out(16),
+            **{name: member.flip() for name, member in scheduler.items()},
+            "segments": Out(stream.Signature(ReadSegment())),
+            "reserved": In(stream.Signature(16, always_ready=True)),
+            "pieces": Out(stream.Signature(ReadPiece())),
+            "heads": In(stream.Signature(StagedHead())),
+            "beats": In(stream.Signature(Beat(width))),
+            "o": Out(stream.Signature(WorkEntry(streams))),
+            "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
+            "fail": Out(stream.Signature(range(streams))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.windows = windows = Store(_Window(self.streams), depth=QUEUE)
+        m.submodules.idle = idle = Store(range(self.streams), depth=QUEUE)
+        m.submodules.over = over = Store(range(self.streams), depth=QUEUE)
+        m.submodules.fetched = fetched = Store(_Fetched(self.streams), depth=2 * QUEUE)
+        m.submodules.entries = entries = Entries(self.width, self.streams)
+        tables = self._account(m, idle)
+        self._decide(m, tables, windows, idle, over)
+        self._read(m, windows, fetched)
+        wiring.connect(m, fetched.o, entries.windows)
+        wiring.connect(m, wiring.flipped(self.heads), entries.heads)
+        wiring.connect(m, wiring.flipped(self.beats), entries.beats)
+        wiring.connect(m, entries.o, wiring.flipped(self.o))
+        # Both kinds of failures close the same half.
+        m.d.comb += [
+            self.fail.valid.eq(over.o.valid | entries.fail.valid),
+            self.fail.payload.eq(Mux(over.o.valid, over.o.payload, entries.fail.payload)),
+            over.o.ready.eq(self.fail.ready),
+            entries.fail.ready.eq(self.fail.ready & ~over.o.valid),
+        ]
+        return m
+
+    def _account(self, m, idle):
+        """Keeps the tables: rings, producer indices and contexts. Ends turns, and wakes streams.
+
+        Returns the tables.
+        """
+        ring = SendRing(self.streams)
+        m.submodules.rings = rings = ForwardedTable(ring, self.streams)
+        m.submodules.producers = producers = ForwardedTable(16, self.streams)
+        m.submodules.contexts = contexts = ForwardedTable(_Context(), self.streams, reads=2)
+        m.submodules.results = results = Store(TurnResult(self.streams), depth=4 * QUEUE)
+        wiring.connect(m, wiring.flipped(self.results), results.i)
+
+        # A result changes the context, and then the turn has ended. So does a turn in which there
+        # is nothing to be sent.
+        result = results.o.payload
+        m.d.comb += [
+            self.ended.valid.eq(results.o.valid | idle.o.valid),
+            self.ended.payload.stream.eq(Mux(results.o.valid, result.stream, idle.o.payload)),
+            self.ended.payload.over.eq(Mux(results.o.valid, result.over, 0)),
+            self.ended.payload.again.eq(results.o.valid & result.again),
+            results.o.ready.eq(self.ended.ready),
+            idle.o.ready.eq(self.ended.ready & ~results.o.valid),
+        ]
+        resulted, written, before = Signal(), Signal(TurnResult(self.streams)), Signal(16)
+        m.d.comb += [
+            resulted.eq(results.o.valid & results.o.ready),
+            contexts.address[1].eq(Mux(resulted, result.stream, self.look)),
+            self.consumer.eq(contexts.data[1].consumer),
+        ]
+        changes = [Signal(name=f"changes{n}") for n in (1, 2)]
+        stages = [Signal(TurnResult(self.streams), name=f"result{n}") for n in (1, 2)]
+        m.d.sync += [
+            changes[0].eq(resulted), changes[1].eq(changes[0]),
+            stages[0].eq(result), stages[1].eq(stages[0]),
+        ]
+        used, former = Signal(8), contexts.data[1].window
+        m.d.comb += [
+            written.eq(stages[1]),
+            before.eq(contexts.data[1].consumer),
+            # With the message that stopped.
+            used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
+        ]
+        fresh = self.set.payload
+        context = contexts.write.payload
+        m.d.comb += [
+            # A new ring begins with index 0, so the doorbells of the former one do not count.
+            self.set.ready.eq(~changes[1]),
+            self.doorbell.ready.eq(~(self.set.valid & self.set.ready) & self.wake.ready),
+            self.wake.valid.eq(self.doorbell.valid & ~(self.set.valid & self.set.ready)),
+            self.wake.payload.eq(self.doorbell.payload.stream),
+            contexts.write.valid.eq(changes[1] | self.set.valid),
+            context.address.eq(Mux(changes[1], written.stream, fresh.stream)),
+            context.data.consumer.eq(Mux(changes[1], before + written.entries, 0)),
+            context.data.done.eq(Mux(changes[1], written.done, 0)),
+            context.data.needs.eq(Mux(changes[1], written.needs, 0)),
+            context.data.window.eq(Mux(changes[1], Mux(
+                written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
+                    written.again & ~written.needs.any(), Mux(
+                        former[7], MOST, former << 1), former)), WINDOW)),
+            rings.write.valid.eq(self.set.valid & self.set.ready),
+            rings.write.payload.address.eq(fresh.stream),
+            rings.write.payload.data.eq(fresh),
+            producers.write.valid.eq(
+                (self.set.valid & self.set.ready) | (self.doorbell.valid & self.doorbell.ready)),
+            producers.write.payload.address.eq(Mux(
+                self.set.valid & self.set.ready, fresh.stream, self.doorbell.payload.stream)),
+            producers.write.payload.data.eq(Mux(
+                self.set.valid & self.set.ready, 0, self.doorbell.payload.producer)),
+        ]
+
+        return rings, producers, contexts
+
+    def _decide(self, m, tables, windows, idle, over):
+        """Looks a stream up in its turn, and decides which entries are read."""
+        number, ring = range(self.streams), SendRing(self.streams)
+        rings, producers, contexts = tables
+        # A turn: two cycles for the look-ups, and two for the decision.
+        turn, takes, valid = self.turn.payload, Signal(), Signal(4)
+        streams = [Signal(number, name=f"stream{n}") for n in range(1, 5)]
+        octets = [Signal(range(QUANTUM + 1), name=f"octets{n}") for n in range(1, 5)]
+        m.d.comb += [
+            takes.eq(self.turn.valid & self.turn.ready),
+            # The turns that are under way fit in the other half of each queue.
+            self.turn.ready.eq(windows.half & idle.half & over.half & ~valid[0]),
+            rings.address[0].eq(turn.stream),
+            producers.address[0].eq(turn.stream),
+            contexts.address[0].eq(turn.stream),
+        ]
+        m.d.sync += [
+            valid.eq(Cat(takes, valid)),
+            *(one.eq(other) for one, other in zip(
+                (*streams, *octets),
+                (turn.stream, *streams[:-1], turn.octets, *octets[:-1]), strict=True)),
+        ]
+        found3, context3, available3 = Signal(ring), Signal(_Context()), Signal(16)
+        found4, context4, available4 = Signal(ring), Signal(_Context()), Signal(16)
+        entries3, wants3 = Signal(16), Signal(8)
+        far4, lacks4, wants4 = Signal(), Signal(), Signal(8)
+        m.d.comb += [
+            entries3.eq(1 << found3.size),
+            wants3.eq(Mux(context3.needs > context3.window, context3.needs, context3.window)),
+        ]
+        m.d.sync += [
+            found3.eq(rings.data[0]),
+            context3.eq(contexts.data[0]),
+            available3.eq(producers.data[0] - contexts.data[0].consumer),
+            found4.eq(found3),
+            context4.eq(context3),
+            available4.eq(available3),
+            far4.eq((available3 > entries3) | (context3.needs > entries3)),
+            lacks4.eq(~available3.any() | (context3.needs > available3)),
+            wants4.eq(wants3),
+        ]
+        window, all_of = windows.i.payload, Signal()
+        m.d.comb += [
+            all_of.eq(available4 <= wants4),
+            windows.i.valid.eq(valid[3] & found4.open & ~far4 & ~lacks4),
+            idle.i.valid.eq(valid[3] & ~windows.i.valid),
+            idle.i.payload.eq(streams[3]),
+            over.i.valid.eq(valid[3] & found4.open & far4),
+            over.i.payload.eq(streams[3]),
+            window.stream.eq(streams[3]),
+            window.base.eq(found4.base),
+            window.size.eq(found4.size),
+            window.start.eq(context4.consumer),
+            window.count.eq(Mux(all_of, available4, wants4)),
+            window.octets.eq(octets[3]),
+            window.done.eq(context4.done),
+            window.more.eq(~all_of),
+        ]
+
+    def _read(self, m, windows, fetched):
+        """Reads a window: in two runs if the ring ends in it."""
+        m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
+        window = windows.o.payload
+        # Entries of the first run are those up to the end of the ring.
+        again, mask, index, rest, count = Signal(), Signal(16), Signal(16), Signal(16), Signal(8)
+        two, room = Signal(), Signal()
+        m.d.comb += [
+            mask.eq((1 << window.size) - 1),
+            index.eq(Mux(again, 0, window.start & mask)),
+            rest.eq(mask + 1 - index),
+            two.eq(~again & (rest < window.count)),
+        ]
+        first_run = Signal(8)  # entries of the first run
+        m.d.comb += count.eq(Mux(again, window.count - first_run, Mux(two, rest, window.count)))
+        takes, segment, run = Signal(), self.segments.payload, runs.i.payload
+        m.d.comb += [
+            room.eq(runs.half & fetched.half),
+            self.segments.valid.eq(windows.o.valid & room),
+            takes.eq(self.segments.valid & self.segments.ready),
+            segment.lead.eq(0),
+            segment.length.eq(count << exact_log2(ENTRY)),
+            segment.tag.eq(window.stream),
+            runs.i.valid.eq(takes),
+            run.address.eq((window.base + index) << exact_log2(ENTRY)),
+            run.length.eq(segment.length),
+            run.last.eq(1),
+            windows.o.ready.eq(takes & ~two),
+            fetched.i.valid.eq(takes & ~again),
+            *(fetched.i.payload[name].eq(window[name])
+              for name, _ in _Fetched(self.streams)),
+        ]
+        with m.If(takes):
+            m.d.sync += [again.eq(two), first_run.eq(count)]
+        reserved = Signal(range(4 * QUEUE))
+        m.d.comb += [
+            self.pieces.valid.eq(runs.o.valid & reserved.any()),
+            self.pieces.payload.eq(runs.o.payload),
+            runs.o.ready.eq(self.pieces.ready & reserved.any()),
+        ]
+        counted(m, reserved, self.reserved.valid, self.pieces.valid & self.pieces.ready)
+
+
+class Entries(wiring.Component):
+    """Makes entries of the beats of windows that were read.
+
+    If the bus refused a read, its entries are zeros, and the stream fails. It fails before any
+    message with such an entry can leave.
+
+    Latency: 2 cycles at 512 bits. Throughput: one entry per cycle at 512 bits, otherwise one in as
+    many cycles as it has beats. Reset: empty. Errors: ``fail``.
+
+    Members
+    -------
+    windows : In(stream.Signature(_Fetched(streams)))
+    heads : In(stream.Signature(StagedHead()))
+        One or two for each window; the tag is the stream.
+    beats : In(stream.Signature(Beat(width)))
+    o : Out(stream.Signature(WorkEntry(streams)))
+    fail : Out(stream.Signature(range(streams)))
+    """
+
+    def __init__(self, width, streams):
+        self.width, self.streams = width, streams
+        super().__init__({
+            "windows": In(stream.Signature(_Fetched(streams))),
+            "heads": In(stream.Signature(StagedHead())),
+            "beats": In(stream.Signature(Beat(width))),
+            "o": Out(stream.Signature(WorkEntry(streams))),
+            "fail": Out(stream.Signature(range(streams))),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        beats = 8 * ENTRY // self.width  # of an entry
+        window, head = self.windows.payload, self.heads.payload
+        # The run under way: entries of it, and of the whole window, that are missing.
+        run, failed, begun, left = Signal(8), Signal(), Signal(), Signal(8)
+        octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
+        advance, comes, ends = Signal(), Signal(), Signal()
+        entry = self.o.payload
+        m.d.comb += [
+            self.fail.payload.eq(head.tag),
+            self.fail.valid.eq(self.heads.valid & ~run.any() & self.windows.valid & head.failed),
+            self.heads.ready.eq(
+                ~run.any() & self.windows.valid & (~head.failed | self.fail.ready)),
+            advance.eq(~self.o.valid | self.o.ready),
+            comes.eq(run.any() & advance & (failed | self.beats.valid)),
+            ends.eq(failed | (at == beats - 1)),
+            self.beats.ready.eq(run.any() & advance & ~failed),
+            # The window stays until its last entry leaves to the output register.
+            self.windows.ready.eq(comes & ends & (left == 1) & begun),
+        ]
+        with m.If(self.heads.valid & self.heads.ready):
+            m.d.sync += [
+                run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1)]
+            with m.If(~begun):
+                m.d.sync += left.eq(window.count)
+        m.d.comb += entry.entry.eq(octets)
+        with m.If(advance):
+            m.d.sync += self.o.valid.eq(comes & ends)
+        with m.If(comes):
+            m.d.sync += [
+                octets.eq(Mux(failed, 0, Cat(octets, self.beats.payload.data)[self.width:])),
+                at.eq(Mux(ends, 0, at + 1)),
+            ]
+            with m.If(ends):
+                m.d.sync += [
+                    run.eq(run - 1),
+                    left.eq(left - 1),
+                    begun.eq(left != 1),
+                    entry.left.eq(left - 1),
+                    entry.stream.eq(window.stream),
+                    entry.turn.first.eq(left == window.count),
+                    *(entry.turn[name].eq(window[name]) for name in ("octets", "done", "more")),
+                ]
+        return m

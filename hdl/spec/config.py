@@ -83,7 +83,7 @@ class RnicConfig:
     udp_port
         Destination port of SCTP packets in UDP (RFC 6951).
     full_counters
-        True for tests: the counters of what is received begin with all bits set, so that the first
+        True for tests: all counters but those of sending begin with all bits set, so that the first
         event of each carries through every bit.
     """
 

@@ -81,12 +81,17 @@ class InlineMemory(wiring.Component):
             ram.write.payload.address.eq(Cat((beats - left)[:split], come[:row_bits])),
             ram.write.payload.data.eq(row[:self.width]),
         ]
-        with m.If(left.any()):
-            m.d.sync += [row.eq(row >> self.width), left.eq(left - 1)]
+        # ``i.valid`` does not gate the wide register: its payload is loaded in any case.
+        with m.If(self.i.ready):
+            m.d.sync += row.eq(self.i.payload)
+        with m.Else():
+            m.d.sync += row.eq(row >> self.width)
+        with m.If(self.i.valid & self.i.ready):
+            m.d.sync += left.eq(beats)
+        with m.Elif(left.any()):
+            m.d.sync += left.eq(left - 1)
         with m.If(left == 1):
             m.d.sync += come.eq(come + 1)
-        with m.If(self.i.valid & self.i.ready):
-            m.d.sync += [row.eq(self.i.payload), left.eq(beats)]
 
         m.submodules.stage = stage = Stage(InlineRead(self.ids))
         m.submodules.queue = queue = Store(self.r.payload.shape(), depth=QUEUE)

@@ -16,6 +16,7 @@ segment's first part 5. So a segment of one part costs no more than its beats if
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
@@ -322,15 +323,19 @@ class Cutter(wiring.Component):
 
         Returns whether a segment may begin.
         """
-        budget, stopped, begun = Signal(signed(LENGTH_BITS + 2)), Signal(), Signal()
+        budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
+        # ``spent`` is the cost of the segment that was cut one cycle ago.
+        cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
+        stopped, begun = Signal(), Signal()
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
-        left, result = Signal(signed(LENGTH_BITS + 2)), self.results.payload
         finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
         least = max(LEAST_OCTETS, LEAST_BEATS * self.width // 8)
-        m.d.comb += left.eq(budget - Mux(sends, Mux(
-            length < least - OVERHEAD, least, length + OVERHEAD), 0))
-        # ``sent`` counts the octets of this message, those of earlier turns too.
+        m.d.comb += [
+            cost.eq(Mux(length < least - OVERHEAD, least, length + OVERHEAD)),
+            left.eq(budget - spent),
+        ]
+        m.d.sync += spent.eq(Mux(sends, cost, 0))
         with m.If(fresh[0]):
             m.d.sync += budget.eq(
                 Mux(first, now.turn.octets, left)
@@ -341,6 +346,7 @@ class Cutter(wiring.Component):
             m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
         with m.Elif(sends):
             m.d.sync += begun.eq(1)
+        # ``sent`` counts the octets of this message, those of earlier turns too.
         with m.If(fresh[0]):
             m.d.sync += sent.eq(now.done)
         with m.Elif(sends):
@@ -349,20 +355,26 @@ class Cutter(wiring.Component):
             m.d.sync += entries.eq(entries + now.entries)
         with m.If(stops & ~stopped):
             m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
+
         # A message without a segment leaves in its first cycle, before the turn's numbers are set.
+        ended, untouched = Signal(), Signal()
+        before, result = Signal(TurnResult(self.streams)), self.results.payload
         m.d.sync += [
-            self.results.valid.eq(leaves & now.last),
-            result.stream.eq(now.stream),
-            result.entries.eq(
-                Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
-            result.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
-            result.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
-            result.stopped.eq(stops | (stopped & ~first)),
-            result.over.eq(Mux(first | ~left[-1], 0, Mux(
-                -left >= QUANTUM, QUANTUM - 1, -left))),
-            result.again.eq(now.turn.more | now.partial | stops | (stopped & ~first)),
+            ended.eq(leaves & now.last),
+            untouched.eq(first),
+            before.stream.eq(now.stream),
+            before.entries.eq(Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
+            before.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
+            before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
+            before.stopped.eq(stops | (stopped & ~first)),
+            before.again.eq(now.turn.more | now.partial | stops | (stopped & ~first)),
+            self.results.valid.eq(ended),
+            result.eq(before),
+            # The octets beyond the turn less one, so that no adder follows ``left``.
+            result.over.eq(Mux(untouched | ~left[-1], 0, Mux(
+                left[exact_log2(QUANTUM):].all(), ~left[:exact_log2(QUANTUM)], QUANTUM - 1))),
         ]
-        return ~stopped & (~begun | (budget > 0))
+        return ~stopped & (~begun | (left > 0))
 
     def _header(self, now, msn, ends):
         """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), the first octet lowest."""

@@ -110,6 +110,23 @@ def _fields(octets, table):
             for name, octet, bit, bits, _ in table}
 
 
+class _Judged(data.StructLayout):
+    """An entry, and the decisions for the case that it is the first one of a message.
+
+    Members
+    -------
+    work : WorkEntry(streams)
+    bad : 1
+        The message is not sent now: it is wrong, or ``partial`` (1), as in :class:`SendMessage`.
+    inline : 1
+        Its octets are in the entries, or made of them: ``read`` (1), a Read Request.
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "work": WorkEntry(streams), "bad": 1, "partial": 1, "inline": 1, "read": 1})
+
+
 class WorkReader(wiring.Component):
     """Takes apart the entries of messages.
 
@@ -153,26 +170,30 @@ class WorkReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Stage(WorkEntry(self.streams))
-        wiring.connect(m, wiring.flipped(self.i), stage.i)
-        entry, now = stage.o.payload.entry, stage.o.payload
+        m.submodules.stage = stage = Stage(_Judged(self.streams))
+        m.d.comb += [
+            stage.i.valid.eq(self.i.valid),
+            self.i.ready.eq(stage.i.ready),
+            stage.i.payload.work.eq(self.i.payload),
+        ]
+        self._judge(m, stage.i.payload)
+        judged, now = stage.o.payload, stage.o.payload.work
+        entry = now.entry
         head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
         # Of the message whose entries come: entries after this one, pieces from this one on.
         first, entries, pieces = Signal(init=1), Signal(8), Signal(8)
         kept_inline, kept_bad = Signal(), Signal()
         more, left, inline, bad = Signal(8), Signal(8), Signal(), Signal()
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
-        wrong, inlined = self._judge(m, head, sink["length"])
         read, partial = Signal(), Signal()
         m.d.comb += [
-            # The entries that were read for the turn are not those of a whole message. They are
-            # dropped as those of a wrong one.
-            partial.eq(first & ~wrong & (head["entries"] > now.left + 1)),
-            read.eq(first & (head["kind"] == Kind.READ)),
+            # The entries of a partial message are dropped as those of a wrong one.
+            partial.eq(first & judged.partial),
+            read.eq(first & judged.read),
             more.eq(Mux(first, Mux(head["entries"].any(), head["entries"] - 1, 0), entries)),
             left.eq(Mux(first, head["pieces"], pieces)),
-            inline.eq(Mux(first, inlined, kept_inline)),
-            bad.eq(Mux(first, wrong | partial, kept_bad)),
+            inline.eq(Mux(first, judged.inline, kept_inline)),
+            bad.eq(Mux(first, judged.bad, kept_bad)),
         ]
 
         # One piece leaves per cycle. An entry that has none takes one cycle too.
@@ -230,11 +251,11 @@ class WorkReader(wiring.Component):
         ]
         return m
 
-    def _judge(self, m, head, sink_length):
-        """Decides about a message's first entry: whether it is wrong, and whether it is inline.
-
-        ``sink_length`` is the length of its first piece.
-        """
+    def _judge(self, m, judged):
+        """Decides about an entry, for the case that it is the first one of a message."""
+        entry = judged.work.entry
+        head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
+        sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         inline = (head["flags"] & Flag.INLINE).any()
         read = head["kind"] == Kind.READ
         # The pieces, or the octets in units of half an entry, say how many entries there are.
@@ -242,9 +263,14 @@ class WorkReader(wiring.Component):
         needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
         untagged = head["kind"] == Kind.UNTAGGED
         wrong = Signal()
-        m.d.comb += wrong.eq(
-            ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
-              | (read & (head["pieces"] == 1) & (head["length"] == sink_length) & ~inline))
-            | (needed != head["entries"])
-            | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2))))
-        return wrong, inline | read
+        m.d.comb += [
+            wrong.eq(
+                ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
+                  | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
+                | (needed != head["entries"])
+                | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
+            judged.partial.eq(~wrong & (head["entries"] > judged.work.left + 1)),
+            judged.bad.eq(wrong | judged.partial),
+            judged.inline.eq(inline | read),
+            judged.read.eq(read),
+        ]

@@ -378,7 +378,7 @@ class Control(wiring.Component):
 
     def _count(self, m, registers):
         """Connects the counters to their registers."""
-        m.submodules.counters = counters = Counters()
+        m.submodules.counters = counters = Counters(full=self.config.full_counters)
         m.d.comb += [
             counters.tally.eq(self.tally),
             counters.completed.eq(self.completed),
@@ -497,6 +497,6 @@ class Control(wiring.Component):
             ("chunks_outside", tally.outside),
             ("chunks_refused", tally.refused),
         ):
-            counter = Signal(32, name=name)
+            counter = Signal(32, name=name, init=m.submodules.counters.init)
             m.d.sync += counter.eq(counter + event)
             m.d.comb += getattr(registers, name).eq(counter)

@@ -13,7 +13,12 @@ class Counters(wiring.Component):
     """Counts segments, octets, completions and drops; every counter wraps.
 
     Latency: 2 cycles, 3 for the upper half of the octets. Throughput: one segment per cycle.
-    Reset: 0. Errors: none.
+    Reset: 0, or all bits set with ``full``. Errors: none.
+
+    Parameters
+    ----------
+    full : bool
+        The counters begin with all bits set.
 
     Members
     -------
@@ -27,7 +32,8 @@ class Counters(wiring.Component):
         Octets placed: the lower half, and the upper half as last copied.
     """
 
-    def __init__(self):
+    def __init__(self, *, full=False):
+        self.init = (1 << 32) - 1 if full else 0
         super().__init__(
             {
                 "tally": In(Tally()),
@@ -35,7 +41,7 @@ class Counters(wiring.Component):
                 "exception_dropped": In(1),
                 "hold": In(1),
                 **{
-                    name: Out(32)
+                    name: Out(32, init=self.init)
                     for name in (
                         "placed",
                         "exceptions",
@@ -55,7 +61,7 @@ class Counters(wiring.Component):
         m = Module()
         tally, completed, dropped = Signal(Tally()), Signal(), Signal()
         carry, held = Signal(), Signal()
-        high = Signal(32)
+        high = Signal(32, init=self.init)
         m.d.sync += [
             tally.eq(self.tally),
             completed.eq(self.completed),

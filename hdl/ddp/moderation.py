@@ -9,7 +9,11 @@ from ..lib.stream import delayed
 from ..lib.table import table_write
 from .room import Doorbell, queues_of
 
-__all__ = ["InterruptModeration", "ModerationSettings"]
+__all__ = ["WRAP", "InterruptModeration", "ModerationSettings"]
+
+
+#: Cycles from reset until the count of cycles wraps. Longer simulations pass the wrap.
+WRAP = 1 << 12
 
 
 class ModerationSettings(data.StructLayout):
@@ -70,7 +74,7 @@ class InterruptModeration(wiring.Component):
         m.submodules.consumers = consumers = ForwardedTable(unsigned(16), queues)
         # When the first completion that waits was seen, if it was.
         m.submodules.stamps = stamps = ForwardedTable(unsigned(32), queues)
-        armed, seen, now = Signal(queues), Signal(queues), Signal(32)
+        armed, seen, now = Signal(queues), Signal(queues), Signal(32, init=(1 << 32) - WRAP)
         rung, rings = self.doorbell.payload, self.doorbell.valid
         changed, which = Signal(), Signal(range(queues))
         m.d.comb += [

@@ -82,6 +82,9 @@ class RnicConfig:
         Session Initiates of each association that may wait for the host's answer.
     udp_port
         Destination port of SCTP packets in UDP (RFC 6951).
+    full_counters
+        True for tests: all counters but those of sending begin with all bits set, so that the first
+        event of each carries through every bit.
     """
 
     width: int = 64
@@ -104,6 +107,7 @@ class RnicConfig:
     window: int = 16
     initiates: int = 16
     udp_port: int = SCTP_UDP_PORT
+    full_counters: bool = False
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:
@@ -112,7 +116,7 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        for name in ("relaxed", "mpa", "transmit", "sctp"):
+        for name in ("relaxed", "mpa", "transmit", "sctp", "full_counters"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")

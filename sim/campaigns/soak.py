@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hdl.ddp.moderation import WRAP
 from ...hdl.lib.crc32c import differences
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import Completion
@@ -69,6 +70,9 @@ __all__ = [
 #: Numbers of segments of chunks, used in turn: short chunks differ more, and long ones fill up
 #: queues and tables.
 CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
+#: The chunk of very short messages, so many that counts of 16 bits wrap; and between how many of
+#: them the host does what depends on such counts.
+_MANY, _MESSAGES, _BETWEEN = len(CHUNKS), (1 << 16) + 2000, 3000
 #: Host memory below this is for memory that crosses between two of the larger pages and begins and
 #: ends at places of its own; at most this many octets lie on either side.
 _START = 4 << 20
@@ -90,8 +94,11 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 _REGIONS = 52
 #: One segment in this many is wrong.
 _WRONG = 80
-#: The most streams whose writes the bus refuses right after each other, and octets of a segment.
+#: The most streams that fail right after each other, because the bus refuses their writes or their
+#: queue has no room; and octets of a segment.
 _REFUSED, _REFUSED_OCTETS = 13, 40
+#: Size of the ring whose entries the bus refuses, as a power of two.
+_REFUSED_RING = 4
 #: Octets of an FPDU that are neither header nor payload: ULPDU_Length and CRC.
 _AROUND = 6
 #: Completions that the host leaves in the RNIC while it takes none, and how many of them may be
@@ -125,13 +132,15 @@ class Moderated:
     """Messages that the idle RNIC delivers to a host which takes no completions, with a moderated
     interrupt.
 
-    The interrupt needs ``count`` completions, or one that is ``timeout`` cycles old.
+    The interrupt needs ``count`` completions, or one that is ``timeout`` cycles old. The host waits
+    for ``watched`` cycles, and for as long as the bus may hold a completion up.
     """
 
     first: int  # the number of the first completion, from 0
     messages: int
     count: int
     timeout: int
+    watched: int = _WATCHED
 
 
 @dataclass(frozen=True)
@@ -213,12 +222,12 @@ def config_of(width: int, streams: int) -> RnicConfig:
     """Returns a configuration for this many streams."""
     table = max(RnicConfig.streams, 1 << (streams - 1).bit_length())
     buffers = min(RnicConfig.buffers * table // RnicConfig.streams, 1 << 16)
-    return RnicConfig(width=width, streams=table, buffers=buffers)
+    return RnicConfig(width=width, streams=table, buffers=buffers, full_counters=True)
 
 
 def size(number: int) -> int:
     """Returns how many segments a chunk has."""
-    return CHUNKS[number % len(CHUNKS)]
+    return _MESSAGES if number == _MANY else CHUNKS[number % len(CHUNKS)]
 
 
 def soak(
@@ -289,9 +298,10 @@ def run_chunk(
         return Failure(number, chunk.segments, [], str(error))
     if tally is not None:
         tally.segments += chunk.segments
-        tally.octets += outcome.counters["PLACED_OCTETS"]
-        tally.deliveries += outcome.counters["DELIVERED"]
-        tally.errors += outcome.counters["ERRORS"]
+        totals = chunk.plan.golden.totals()
+        tally.octets += totals["PLACED_OCTETS"]
+        tally.deliveries += totals["DELIVERED"]
+        tally.errors += totals["ERRORS"]
         tally.cycles += outcome.cycles
     differences = find_differences(chunk.plan, outcome, memory) or [
         *_interrupts(chunk, outcome),
@@ -312,7 +322,7 @@ def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
         if each.messages >= each.count:
             due = min(due, delivered[each.first + each.count - 1])
         got = next((cycle for cycle in risen if began < cycle < end), None)
-        late = due - began <= _WATCHED and (got is None or got > due + slack)
+        late = due - began <= each.watched and (got is None or got > due + slack)
         if late or (got is not None and got < due):
             yield Difference(
                 "interrupt",
@@ -437,10 +447,14 @@ class _Golden(Golden):
     def sequence(self, entry: Completion) -> Sequence:
         return "completion", int(entry.stream in self.apart)
 
-    def overrun(self, arrival: Arrival) -> None:
-        """Drops the last message, because its completion queue has no room."""
+    def lose(self, arrival: Arrival) -> None:
+        """Drops the last message, because the bus refuses its completion."""
         self.deliveries.pop()
         self._receivers[arrival.stream.number].counts.delivered -= 1
+
+    def overrun(self, arrival: Arrival) -> None:
+        """Drops the last message, because its completion queue has no room."""
+        self.lose(arrival)
         # The event names the stream alone.
         self._fail(replace(arrival, position=0), QUEUE_OVERRUN, b"", 0)
 
@@ -526,6 +540,7 @@ class _Host(Host):
     ) -> None:
         cq = self.apart.get(number, cq)
         super().set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq)
+        self.operations.append(until(clearing=0))  # from then on its packets may come
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -748,6 +763,7 @@ class _Draw:
         #: Changes of a CRC that show faults in single bits of the registers that compute it.
         self._differences = _differences(config.width, 4)
         self._slots = config.pages
+        self._shifts: list[int] = []  # sizes of pages, to be used before any is drawn again
         #: Ends and beginnings of pages of each size, for pages that are not adjacent.
         self._edges: dict[int, tuple[list[int], list[int]]] = {}
         for shift in range(16, 22):
@@ -770,6 +786,7 @@ class _Draw:
         self._parts: dict[Region, range] = {}
         #: Regions with an octet that the bus refuses, by host, and the place of the octet.
         self._faulty: dict[str, tuple[Allotment, int]] = {}
+        self._moderated: list[Moderated] = []
         self._segments = 0
         self._turns: list[int] = []
         self._wrongs: Counter[str] = Counter()
@@ -778,31 +795,44 @@ class _Draw:
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
+        many = self._number == _MANY
         size = rng.choice((*range(6, 11), 6, 6, 6, rng.randint(11, 15)))
+        size = rng.randint(10, 15) if many else size
         second, octets = self._second, (1 + bool(self._second)) * 32 << size
         address = self._base + self._space.take(octets, rng.choice((0, 32)), 64)
+        refused = self._base + self._space.take(32 << _REFUSED_RING, 0, 64)
         ring = Ring(address, size, second, self._golden.apart)
         host.entries = ring.entries
         self._interrupts = rng.random() < 0.3
+        coalesce, timeout = rng.choice((1, 1, 5, 40)), rng.choice((0, 30, 1000))
         host.carry_out(
-            ring.command(
-                interrupts=self._interrupts,
-                coalesce=rng.choice((1, 1, 5, 40)),
-                timeout=rng.choice((0, 30, 1000)),
-            )
+            ring.command(interrupts=self._interrupts, coalesce=coalesce, timeout=timeout)
         )
         stalls = self._stalls()
+        if many:
+            stalls = Stalls(response_latency=_PROMPT, seed=stalls.seed)
+        self._across_wrap(_slack(stalls))
+        for queue in ring.queues:
+            host.carry_out(commands.moderate(coalesce, timeout, queue=queue))
+        host.carry_out(commands.mask_interrupts(completion=not self._interrupts))
+        self._count()
         for number in self._numbers:
             self._enable(number)
         self._lay_out()
+        if many:
+            self._send_many(segments)
         while self._segments < segments:
             self._act()
             self._packet()
         host.catch_up()
         host.revoked()
         packets, drawn = host.packets, self._segments
+        for name, value in self._known().items():
+            host.read(name, value)
         rates = self._rate(stalls)
-        moderated = self._moderate(ring, _slack(stalls))
+        self._moderate(ring, _slack(stalls))
+        if self._bus_errors:
+            self._refuse_completions(ring, refused)
         self._end_ring(ring, stalls)
         plan = Plan(
             self._config,
@@ -819,10 +849,36 @@ class _Draw:
         size = self._config.octets
         places = (address // size * size for _, address in self._faulty.values())
         faults = [range(self._base + place, self._base + place + size) for place in places]
+        if self._bus_errors:
+            faults.append(range(refused, refused + (32 << _REFUSED_RING)))
         closing = host.packets - packets
         return Chunk(
-            plan, stalls, faults, drawn, self._wrongs, moderated, rates, closing, host.still
+            plan, stalls, faults, drawn, self._wrongs, self._moderated, rates, closing, host.still
         )
+
+    def _send_many(self, segments: int) -> None:
+        """Sends messages of one octet. The host revokes regions and disables unused queues while
+        the RNIC's counts, modulo 2**16, take values of all kinds.
+        """
+        rng, host, config = self._rng, self._host, self._config
+        number = rng.choice([each for each in self._numbers if each not in host.apart])
+        queues = [each for each in range(1, config.completion_queues) if each != self._second]
+        while self._segments < segments:
+            self._revoke_under_way()
+            self._return()
+            host.carry_out(commands.disable_cq(rng.choice(queues))[:-1])
+            host.read("CQ_STATE", 0)
+            self._count()
+            self._enable(number, 0)
+            peer = self._peers[number]
+            region = rng.choice(self._writable(number, peer))
+            part = self._part(region)
+            end = min(segments, self._segments + _BETWEEN)
+            while self._segments < end:
+                octets = rng.randbytes(min(1, len(part)))
+                to = (region.to + (rng.choice(part) if octets else 0)) % _TO
+                header = TaggedHeader(region.stag, to, True, rng.getrandbits(8))
+                self._send(number, peer, [header.encode() + octets] * rng.randint(1, 8))
 
     def _rate(self, stalls: Stalls) -> list[Rate]:
         """Sends segments right after each other, if nothing stalls the RNIC.
@@ -860,7 +916,34 @@ class _Draw:
             rates.append(Rate(first, host.drain(), cycles + cycles // 50 + _FILL))
         return rates
 
-    def _moderate(self, ring: Ring, slack: int) -> list[Moderated]:
+    def _across_wrap(self, slack: int) -> None:
+        """Delivers a message before the RNIC's count of cycles wraps, which raises an interrupt
+        after the wrap.
+        """
+        rng = self._rng
+        number = rng.choice(self._numbers)
+        self._enable(number, 0)
+        self._host.carry_out(commands.mask_interrupts())
+        timeout = WRAP + rng.randrange(1000)
+        self._interrupt(number, 1, 2, timeout, timeout, slack)
+
+    def _interrupt(
+        self, number: int, messages: int, count: int, timeout: int, watched: int, slack: int
+    ) -> None:
+        """Makes the idle RNIC deliver messages while the host takes none, with a moderated
+        interrupt.
+        """
+        host = self._host
+        first = len(self._golden.deliveries)
+        self._moderated.append(Moderated(first, messages, count, timeout, watched))
+        host.carry_out(commands.moderate(count, timeout, queue=host.apart.get(number, 0)))
+        host.drain()
+        host.operations.append(Pause())
+        self._deliver(number, messages)
+        host.operations += [Wait(watched + slack), Resume()]
+        host.drain()
+
+    def _moderate(self, ring: Ring, slack: int) -> None:
         """Makes the idle RNIC deliver messages while the host takes none, with moderated
         interrupts.
         """
@@ -868,18 +951,11 @@ class _Draw:
         number = rng.choice(self._numbers)
         self._enable(number)
         host.carry_out(commands.mask_interrupts())
-        moderated = []
         for round_ in range(_ROUNDS):
             messages = rng.randint(1, min(ring.entries, 8))
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
             timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
-            moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
-            host.carry_out(commands.moderate(count, timeout, queue=host.apart.get(number, 0)))
-            host.drain()
-            host.operations.append(Pause())
-            self._deliver(number, messages)
-            host.operations += [Wait(_WATCHED + slack), Resume()]
-            host.drain()
+            self._interrupt(number, messages, count, timeout, _WATCHED, slack)
         # The ring becomes full, or nearly; and a slow bus gets as many completions as it may owe.
         host.operations.append(Pause())
         messages = min(ring.entries, 3 * self._config.outstanding)
@@ -888,21 +964,63 @@ class _Draw:
             self._overrun(number)
         host.operations += [Wait(slack), Resume()]
         host.drain()
-        return moderated
 
     def _overrun(self, number: int) -> None:
-        """Sends a message without payload for which the ring has no room."""
-        host, peer = self._host, self._peers[number]
+        """Sends messages for which the ring has no room, on streams of one queue."""
+        host, golden = self._host, self._golden
         host.drain()
+        others = [
+            each
+            for each in self._numbers
+            if each != number
+            and (each in host.apart) == (number in host.apart)
+            and golden.live(each)
+            and self._peers[each].order.free
+            and not golden.kept(each)
+        ]
+        for each in (number, *self._rng.sample(others, min(len(others), _REFUSED))):
+            golden.overrun(self._send_uncompleted(each))
+        host.drain()
+
+    def _send_uncompleted(self, number: int) -> Arrival:
+        """Sends a message without payload that does not complete. Returns its arrival."""
+        host, peer = self._host, self._peers[number]
         position = peer.sender.position
         octets = peer.sender.send(TaggedHeader(0, 0, True).encode())
         (arrival,) = self._arrivals(peer, octets, position)
         host.packets += 1
         host.streams[number] = host.packets
         self._golden.receive(arrival)
-        self._golden.overrun(arrival)
         host.send(Packet(number, position & _HALF, octets))
+        return arrival
+
+    def _refuse_completions(self, ring: Ring, address: int) -> None:
+        """Lets the bus refuse a completion of a queue that is not in use otherwise. The queue fails
+        alone, until it restarts.
+        """
+        rng, host, golden = self._rng, self._host, self._golden
+        queues = range(self._config.completion_queues)
+        queue = rng.choice([each for each in queues if each not in ring.queues])
+        number = rng.choice(self._numbers)
+        bound = host.apart.copy()
+        host.apart[number] = queue
+        self._enable(number, 0)
+        host.carry_out(commands.set_cq(address, _REFUSED_RING, queue=queue)[:-1])
+        host.read("CQ_STATE", 0)
+        golden.lose(self._send_uncompleted(number))
+        failed = regs.pack("CQ_STATE", failed=1)
+        host.read("CQ_STATE", failed)
+        golden.overrun(self._send_uncompleted(number))
         host.drain()
+        host.operations.append(until(queue_error=1))
+        for each in queues:
+            host.carry_out([commands.Write("CQ_INDEX", each)])
+            host.read("CQ_STATE", failed if each == queue else 0)
+        host.carry_out(commands.disable_cq(queue)[:-1])
+        host.read("CQ_STATE", 0)
+        host.operations.append(until(queue_error=0))
+        host.apart = bound
+        self._enable(number, 0)
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
         """Disables the ring while completions wait for their responses. The ring begins anew only
@@ -1035,7 +1153,10 @@ class _Draw:
             return None
         self._slots -= most
         rng = self._rng
-        shift = rng.choice((12, 12, 12, 12, 13, 13, 14, *range(12, 22)))
+        if not self._shifts:
+            self._shifts = [12, 12, 12, 12, 13, 13, 14, *range(12, 22)]
+            rng.shuffle(self._shifts)
+        shift = self._shifts.pop()
         size = 1 << shift
         tails, heads = self._edges.get(shift, ([], []))
         if tails and 1 < length <= 2 * _EDGE and rng.random() < 0.7:
@@ -1408,6 +1529,32 @@ class _Draw:
                     peer.order.sent(qn, last=left == 1 and not queue.waiting)
                 self._send(number, peer, segments)
 
+    def _begin_before_markers(self) -> None:
+        """Sends FPDUs that begin in the beat of a marker, of all powers of two of words."""
+        rng, words = self._rng, self._config.words
+        live = [
+            number
+            for number, peer in self._peers.items()
+            if peer.stream.markers and self._golden.live(number) and peer.order.free
+        ]
+        if not live:
+            return
+        number = rng.choice(live)
+        peer = self._peers[number]
+        region = max(self._writable(number, peer), key=lambda each: len(self._part(each)))
+        part = self._part(region)
+        around = _AROUND + TaggedHeader.size
+        for _ in range(8):
+            to_marker = -peer.sender.position % MARKER_SPACING - 4 * rng.randint(1, words)
+            before = (to_marker - around) % MARKER_SPACING
+            segments = []
+            for length in (before, self._power_of_two()):
+                octets = rng.randbytes(min(length, len(part)))
+                start = part.start + rng.randint(0, len(part) - len(octets))
+                header = TaggedHeader(region.stag, (region.to + start) % _TO, True)
+                segments.append(header.encode() + octets)
+            self._send(number, peer, segments)
+
     def _overtake(self) -> None:
         """Sends messages after an unfinished one until the stream fails, because no more can
         be kept.
@@ -1450,11 +1597,8 @@ class _Draw:
             for number in others:
                 self._enable(number, 0.02 if turn < rounds - 1 else 0.8)
 
-    def _access_registers(self) -> None:
-        """Reads registers with known values, writes single octets, and makes accesses that
-        are refused.
-        """
-        rng, host = self._rng, self._host
+    def _known(self) -> dict[str, int]:
+        """Returns the registers with known values, and these."""
         config = self._config
         known = {
             "ID": regs.ID, "VERSION": regs.VERSION, "CAP_WIDTH": config.width,
@@ -1463,10 +1607,22 @@ class _Draw:
             "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
             "CAP_CQS": config.completion_queues,
         }  # fmt: skip
-        there = regs.registers_of(sctp=config.sctp, transmit=config.transmit)
-        for each in there:
+        for each in self._there():
             if each.access != "ro" and each.name not in _UNKNOWN:
-                known[each.name] = host.holds(each.name) if each.access == "rw" else 0
+                known[each.name] = self._host.holds(each.name) if each.access == "rw" else 0
+        return known
+
+    def _there(self) -> list[regs.Register]:
+        """Returns the registers that the RNIC has."""
+        config = self._config
+        return regs.registers_of(sctp=config.sctp, transmit=config.transmit)
+
+    def _access_registers(self) -> None:
+        """Reads registers with known values, writes single octets, and makes accesses that
+        are refused.
+        """
+        rng, host = self._rng, self._host
+        known, there = self._known(), self._there()
         kept = [
             each.name
             for each in there
@@ -1474,7 +1630,7 @@ class _Draw:
         ]
         addresses = {each.address for each in there}
         for _ in range(rng.randint(1, 6)):
-            kind = rng.randrange(4)
+            kind = rng.randrange(5)
             if kind == 0:
                 name = rng.choice([*known])
                 host.read(name, known[name])
@@ -1485,6 +1641,8 @@ class _Draw:
                 host.read(name, host.holds(name))
                 known[name] = host.holds(name)
             elif kind == 2:
+                known |= self._arguments()
+            elif kind == 3:
                 name = rng.choice([each.name for each in there if each.access == "ro"])
                 value = rng.getrandbits(32)
                 host.refused(WriteRegister(regs.address(name), value, response=_READ_ONLY))
@@ -1499,6 +1657,28 @@ class _Draw:
                         Poll(address, 0, response=_NO_REGISTER),
                     ))
                 )  # fmt: skip
+
+    def _arguments(self) -> dict[str, int]:
+        """Writes the arguments of a command for an entry that is in use, but not the command.
+        Returns the values of these registers.
+        """
+        rng, host, config = self._rng, self._host, self._config
+        window = rng.choice(_WINDOWS)
+        entries = {
+            "STAG_INDEX": rng.choice([*self._registered]),
+            "PAGE_INDEX": rng.randrange(config.pages),
+            "STREAM_INDEX": rng.choice(self._numbers),
+            "QUEUE_STREAM": rng.choice(self._numbers),
+            "QUEUE_NUMBER": rng.randrange(QUEUES),
+            "BUFFER_SLOT": rng.randrange(config.buffers),
+        }
+        written = {}
+        for each in self._there():
+            if each.access == "rw" and each.name.partition("_")[0] == window:
+                value = entries.get(each.name, rng.getrandbits(32))
+                host.write_octets(each.name, value, 15)
+                written[each.name] = value
+        return written
 
     def _count(self) -> None:
         """Reads all counters of the idle RNIC, which writes nothing for some time."""
@@ -1571,6 +1751,8 @@ class _Draw:
             self._bus_errors_at_once()
         elif 583 <= chance < 589:
             self._revoke_under_way()
+        elif 589 <= chance < 593:
+            self._begin_before_markers()
 
     def _turn(self) -> int:
         """Returns the next stream: each in turn, a few of them, or any."""
@@ -1792,14 +1974,23 @@ class _Draw:
             return rng.randrange(100)
         if chance < 700:
             return rng.choice(_NEAR)
-        if chance < 800:
+        if chance < 750:
             return rng.choice(_FAR)
+        if chance < 800:
+            return self._power_of_two()
         if chance < 975:
             return rng.randrange(1500)
         if chance < 997:
             return rng.randrange(9000)
         most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
         return most - rng.choice((0, 0, 0, 1, 2, 3, 4, 8, rng.randrange(most)))
+
+    def _power_of_two(self) -> int:
+        """Returns the octets of a payload whose FPDU has a power of two words, or a few more."""
+        rng, longest = self._rng, self._config.longest_fpdu
+        power = 1 << rng.randrange(3, longest.bit_length())
+        words = min(power + rng.randrange(2 * self._config.words + 2), longest)
+        return 4 * words - _AROUND - UntaggedHeader.size - rng.randrange(8)
 
     def _refused(self, header: int) -> int:
         """Octets of a payload that is refused: with them the FPDU takes up to the whole of the

@@ -404,7 +404,10 @@ struct Sim {
             const bool fault = faulty(burst.address, d.strobes);
             if (fault) burst.fault = true;
             if (&port == &placing) place(burst.address, d, fault);
-            else if (!live) gather(burst.address, d);
+            else if (!live) {
+                const uint64_t first = burst.address + __builtin_ctzll(d.strobes);
+                if (!fault || in_rings(first)) gather(burst.address, d);
+            }
             else if (!fault) store(burst.address, d);
         }
         burst.address += N;
@@ -431,6 +434,9 @@ struct Sim {
     // -- completions ------------------------------------------------------------------------------
 
     int rings() const { return settings.owner ? 2 : 1; }
+    bool in_rings(uint64_t address) const {
+        return address - settings.ring < rings() * settings.entries * ENTRY;
+    }
 
     // For completion n of a ring, counted from 0: its entry, that entry's bus address, and its
     // phase.
@@ -466,6 +472,7 @@ struct Sim {
     void finish_completion(bool fault) {
         const unsigned long long number = issued[under];
         if (!message.empty()) return;  // there may be no ring
+        if (fault && !filled) return;  // of a queue that has no ring
         if (filled != mask(ENTRY))
             fail("m_axi_cq_w: completion %llu is incomplete: only octets of mask %#x are written",
                  number, filled);

@@ -234,8 +234,8 @@ class SctpGolden(Golden):
         self._diverted += 1
         self._leave(ExceptionPacket(stream, sequence, octets, reason))
 
-    def counters(self) -> dict[str, int]:
-        counts = super().counters()
+    def totals(self) -> dict[str, int]:
+        counts = super().totals()
         counts["EXCEPTIONS"] += self._diverted
         counts["DELIVERED"] = self.entries
         return counts | self._counters

@@ -38,8 +38,10 @@ def test_octets_are_counted_past_32_bits_and_read_as_one_number(octets):
     assert not wrong
 
 
-def test_each_counter_counts_its_own_event():
-    dut = Counters()
+@pytest.mark.parametrize("full", [False, True])
+def test_each_counter_counts_its_own_event(full):
+    dut = Counters(full=full)
+    first = -1 if full else 0
     events = {
         "placed": dut.tally.placed, "exceptions": dut.tally.exception, "errors": dut.tally.error,
         "dropped": dut.tally.dropped, "digest": dut.tally.digest, "delivered": dut.completed,
@@ -53,6 +55,27 @@ def test_each_counter_counts_its_own_event():
             ctx.set(event, 0)
         await ctx.tick().repeat(3)
         counts = {name: ctx.get(getattr(dut, name)) for name in events}
-        assert counts == {name: times for times, name in enumerate(events, 2)}
+        assert counts == {name: first + times for times, name in enumerate(events, 2)}
+
+    simulate(dut, main)
+
+
+def test_full_counters_carry_through_every_bit():
+    dut = Counters(full=True)
+
+    async def main(ctx):
+        async def octets():
+            ctx.set(dut.hold, 1)
+            await ctx.tick()
+            ctx.set(dut.hold, 0)
+            await ctx.tick().repeat(2)
+            return ctx.get(dut.octets_high) << 32 | ctx.get(dut.octets_low)
+
+        assert await octets() == 2**64 - 1
+        ctx.set(dut.tally, {"octets": 8})
+        await ctx.tick()
+        ctx.set(dut.tally, {"octets": 0})
+        await ctx.tick().repeat(3)
+        assert await octets() == 7
 
     simulate(dut, main)

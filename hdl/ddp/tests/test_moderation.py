@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from ddp_rnic.hdl.ddp.moderation import InterruptModeration
+from ddp_rnic.hdl.ddp.moderation import WRAP, InterruptModeration
 from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -135,6 +135,21 @@ def test_a_queue_that_is_not_armed_is_not_pending_and_arming_loses_nothing():
         host.ring(1, 4)
         await host.tick(LATENCY)
         assert host.pending == 0
+
+    run(testbench)
+
+
+@pytest.mark.parametrize("early", [100, 1000])
+def test_a_completion_ages_across_the_wrap_of_the_count_of_cycles(early):
+    async def testbench(host):
+        await host.set(2, 5, 1200)
+        host.ring(2, 0)
+        await host.tick(WRAP - early)
+        host.producers[2] = 1
+        await host.tick(1200)
+        assert host.pending == 0
+        await host.tick(LATENCY)
+        assert host.pending == 0b100
 
     run(testbench)
 

@@ -19,6 +19,7 @@ from ddp_rnic.hdl.spec.config import RnicConfig
             "transmit needs mpa: the device sends over MPA alone",
         ),
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
+        ({"full_counters": 1}, TypeError, "full_counters must be True or False, not 1"),
         ({"address": "64"}, TypeError, "address must be an integer, not '64'"),
         ({"address": 11}, ValueError, "address must be from 12 to 64, not 11"),
         (

@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 from ddp_rnic.cli import app
 from ddp_rnic.cli import soak as endurance
+from ddp_rnic.hdl.ddp.moderation import WRAP
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
-from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
+from ddp_rnic.hdl.spec.ddp import (
+    ERROR_TEXT,
+    LOCAL_CATASTROPHIC,
+    NO_BUFFER,
+    QUEUE_OVERRUN,
+    WAITING,
+)
+from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, size, soak
 from ddp_rnic.sim.capture.capture import Endpoint
 from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
@@ -195,6 +202,56 @@ def test_the_longest_segments_are_drawn(chunks: list[Chunk]) -> None:
     assert max(placed) == most
 
 
+def test_fpdus_of_each_power_of_two_are_drawn(chunks: list[Chunk]) -> None:
+    longest = RnicConfig().longest_fpdu
+    placed = {
+        len(each.arrival.raw) // 4 for chunk in chunks for each in chunk.plan.golden.placements
+    }
+    for power in range(3, longest.bit_length()):
+        assert placed & {*range(1 << power, (1 << power) + 6)}, power
+
+
+def test_fpdus_of_each_power_of_two_begin_in_the_beat_of_a_marker(chunks: list[Chunk]) -> None:
+    placed = {
+        len(arrival.ulpdu) // 4
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if (arrival := each.arrival).stream.markers and -arrival.position % 512 in (4, 8)
+    }
+    for power in range(3, RnicConfig().longest_fpdu.bit_length()):
+        assert placed & {*range((1 << power) - 2, (1 << power) + 4)}, power
+
+
+def test_arguments_are_written_without_their_command(chunks: list[Chunk]) -> None:
+    address = regs.address("BUFFER_LENGTH")
+    without = 0
+    for chunk in chunks:
+        names = [each.address for each in chunk.plan.operations if isinstance(each, WriteRegister)]
+        post = regs.address("BUFFER_POST")
+        for at, each in enumerate(names):
+            without += each == address and post not in names[at : at + 8]
+    assert without > 5
+
+
+def test_queues_overrun_on_many_streams_at_once(chunks: list[Chunk]) -> None:
+    overran = [
+        sum(error.number == QUEUE_OVERRUN for error in chunk.plan.golden.errors) for chunk in chunks
+    ]
+    assert max(overran) > 4 and min(overran) > 0
+
+
+def test_the_bus_refuses_a_completion(chunks: list[Chunk]) -> None:
+    """CQ_STATE then shows that its queue has failed, and that no other one has."""
+    for chunk in chunks:
+        polls = [
+            each.value
+            for each in chunk.plan.operations
+            if isinstance(each, Poll) and each.address == regs.address("CQ_STATE")
+        ]
+        assert polls.count(regs.pack("CQ_STATE", failed=1)) == 2
+        assert polls.count(0) >= RnicConfig().completion_queues
+
+
 def test_exceptions_take_up_to_the_whole_exception_queue(chunks: list[Chunk]) -> None:
     most = RnicConfig().exception_octets
     lengths = {len(each.octets) for chunk in chunks for each in chunk.plan.golden.exceptions}
@@ -237,10 +294,13 @@ def test_fpdus_end_near_markers(chunks: list[Chunk]) -> None:
 def test_the_ring_ends_with_responses_to_come(chunks: list[Chunk]) -> None:
     names = {register.address: register.name for register in regs.REGISTERS}
     for chunk in chunks:
-        writes = [each for each in chunk.plan.operations if isinstance(each, WriteRegister)]
-        assert [(names[each.address], each.value) for each in writes[-2:]] == [
-            ("CQ_ENABLE", 0), ("CQ_COMMIT", 1),
-        ]  # fmt: skip
+        writes = [
+            (names[each.address], each.value)
+            for each in chunk.plan.operations
+            if isinstance(each, WriteRegister) and each.address in names
+        ]
+        assert writes[-1] == ("CQ_COMMIT", 1)
+        assert [value for name, value in writes if name == "CQ_ENABLE"][-1] == 0
 
 
 def test_slots_of_the_stag_table_differ_in_a_bit(chunks: list[Chunk]) -> None:
@@ -367,6 +427,23 @@ def test_a_write_after_the_rnic_says_that_it_is_done_is_a_difference() -> None:
         assert any(where.endswith(reason) for where in late), late
 
 
+def test_an_interrupt_comes_across_the_wrap_of_the_count_of_cycles() -> None:
+    chunk = draw(config_of(64, 64), Traffic(5), 0, 1)
+    plan = chunk.plan
+    outcome = CompiledEngine().run(
+        plan.config, plan.operations, plan.memory.copy(),
+        ring=plan.ring, stalls=chunk.stalls, base=plan.base,
+    )  # fmt: skip
+    assert outcome.delivered[0] < WRAP < outcome.interrupts[0]
+    assert outcome.interrupts[0] - outcome.delivered[0] >= chunk.moderated[0].timeout
+
+
+def test_counts_of_16_bits_wrap() -> None:
+    number = next(each for each in range(20) if size(each) > 1 << 16)
+    tally = soak(CompiledEngine(), config_of(64, 64), Traffic(5), size(number), only=number)
+    assert tally.failure is None and tally.deliveries > 1 << 16
+
+
 def test_segments_that_take_too_many_cycles_are_a_difference() -> None:
     config, traffic = config_of(64, 64), Traffic(5)
     number = next(each for each in range(20) if draw(config, traffic, each, 1).rates)
@@ -440,6 +517,11 @@ class Spoiled(Engine):
         return outcome
 
 
+def placed(outcome: Outcome) -> int:
+    """Returns how many octets were placed: the counter begins with all bits set."""
+    return (outcome.counters["PLACED_OCTETS"] + 1) % 2**64
+
+
 def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
     monkeypatch.setattr(endurance, "load", lambda name: engine)
     return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
@@ -449,7 +531,7 @@ def test_a_difference_is_reported_with_its_shortest_replay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        if outcome.counters["PLACED_OCTETS"] > 40000:
+        if placed(outcome) > 40000:
             outcome.counters["DELIVERED"] += 1
 
     engine = Spoiled(spoil)
@@ -473,7 +555,7 @@ def test_a_difference_is_reported_with_its_shortest_replay(
 
 def test_a_run_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        if outcome.counters["PLACED_OCTETS"] > 4000:
+        if placed(outcome) > 4000:
             raise DeviceError("cycle 7: nothing moved")
 
     result = command(monkeypatch, Spoiled(spoil), "--segments", 100, "--width", 64, "--seed", 8)

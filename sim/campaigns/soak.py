@@ -1751,7 +1751,7 @@ class _Draw:
             self._bus_errors_at_once()
         elif 583 <= chance < 589:
             self._revoke_under_way()
-        elif 589 <= chance < 593:
+        elif 589 <= chance < 605:
             self._begin_before_markers()
 
     def _turn(self) -> int:

@@ -374,6 +374,7 @@ class Rnic(wiring.Component):
         m.d.comb += [
             streams.index[-1].eq(source.stream),
             source.pd.eq(streams.entry[-1].pd),
+            source.enable.eq(streams.entry[-1].enable),
             stags.index[-1].eq(source.index),
             source.entry.eq(stags.entry[-1]),
             pages.index[-1].eq(source.slot),

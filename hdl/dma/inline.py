@@ -99,7 +99,7 @@ class InlineMemory(wiring.Component):
         wiring.connect(m, queue.o, wiring.flipped(self.r))
         read, beat = stage.o.payload, Signal(8)
         at, ahead = Signal(row_bits + split), Signal(row_bits)
-        served, ends = Signal(), Signal()
+        served, ends, coming = Signal(), Signal(), Signal(2)
         m.d.comb += [
             at.eq(read.addr[lane:][:len(at)] + beat),
             # Rows between the oldest one and the one that is read.
@@ -111,8 +111,9 @@ class InlineMemory(wiring.Component):
         ]
         with m.If(served):
             m.d.sync += [beat.eq(Mux(ends, 0, beat + 1)), freed.eq(freed + ahead)]
+        m.d.sync += coming.eq(Cat(served & ~read.none, coming))
         m.d.comb += [
-            queue.i.valid.eq(delayed(m, 2, served & ~read.none, "served")),
+            queue.i.valid.eq(coming[-1]),
             queue.i.payload.data.eq(ram.data[0]),
             queue.i.payload.id.eq(delayed(m, 2, read.id, "id")),
             queue.i.payload.last.eq(delayed(m, 2, ends, "ends")),

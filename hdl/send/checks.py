@@ -31,10 +31,10 @@ class _Read(data.StructLayout):
 class PartCheck(wiring.Component):
     """Looks up the STag of each part, and says where its octets are.
 
-    The STag must be valid for the stream, have the right of local reads, and the part must lie
-    within its bounds (RFC 5041 sections 7.1 and 8.2, which :class:`~..ddp.tagged.TaggedCheck`
-    applies). A part that fails is refused and ends its segment; the segment's other parts are
-    dropped. Octets inline need no STag.
+    The stream must be enabled. The STag must be valid for the stream and have the right of local
+    reads, and the part must lie within its bounds (RFC 5041 sections 7.1 and 8.2, which
+    :class:`~..ddp.tagged.TaggedCheck` applies). A part that fails is refused and ends its segment;
+    the segment's other parts are dropped. Octets inline need no STag.
 
     Latency: 29 cycles from ``i`` to ``o``. Throughput: one part per cycle. Reset: empty. Errors:
     ``refused``.
@@ -50,8 +50,9 @@ class PartCheck(wiring.Component):
         No part is taken.
     busy : Out(1)
         A part was taken that has not left. Not combinational from ``i``.
-    stream : Out(range(streams)), pd : In(16)
-        Look-up of a stream's Protection Domain, answered after 2 cycles.
+    stream : Out(range(streams)), pd : In(16), enable : In(1)
+        Look-up of a stream's Protection Domain, and whether the stream is enabled; answered after
+        2 cycles.
     index : Out(range(stags)), entry : In(StagEntry)
         Look-up in the STag table, answered after 2 cycles.
     slot : Out(range(pages)), page : In(PageEntry)
@@ -67,6 +68,7 @@ class PartCheck(wiring.Component):
             "busy": Out(1),
             "stream": Out(range(config.streams)),
             "pd": In(16),
+            "enable": In(1),
             "index": Out(range(config.stags)),
             "entry": In(StagEntry(config.stags)),
             "slot": Out(range(config.pages)),
@@ -125,6 +127,7 @@ class PartCheck(wiring.Component):
             header.length.eq(looked.length),
             rights.stream.eq(looked.stream),
             rights.pd.eq(self.pd),
+            rights.enable.eq(self.enable),
             self.index.eq(check.index),
             check.entry.eq(self.entry),
         ]
@@ -132,9 +135,9 @@ class PartCheck(wiring.Component):
 
         result, then = check.o.payload, along.o
         refused, drops = Signal(), Signal()
-        m.d.comb += refused.eq(then.refused | (result.error & ~then.inline))
         read = checked.i.payload.placement
         m.d.comb += [
+            refused.eq(then.refused | ~result.enable | (result.error & ~then.inline)),
             checked.i.valid.eq(coming[-1] & ~drops),
             checked.i.payload.pages.eq(Mux(then.inline, 0, result.pages)),
             read.address.eq(Mux(then.inline, then.to, result.address)),

@@ -71,7 +71,7 @@ class _Window(data.StructLayout):
 
 
 class _Fetched(data.StructLayout):
-    """A window that is being read: what its entries need beside them."""
+    """The facts about a window that is being read, which its entries get beside them."""
 
     def __init__(self, streams):
         window = _Window(streams)
@@ -178,7 +178,7 @@ class RingReader(wiring.Component):
             results.o.ready.eq(self.ended.ready),
             idle.o.ready.eq(self.ended.ready & ~results.o.valid),
         ]
-        resulted, written, before = Signal(), Signal(TurnResult(self.streams)), Signal(16)
+        resulted = Signal()
         m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(resulted, result.stream, self.look)),
@@ -190,41 +190,36 @@ class RingReader(wiring.Component):
             changes[0].eq(resulted), changes[1].eq(changes[0]),
             stages[0].eq(result), stages[1].eq(stages[0]),
         ]
-        used, former = Signal(8), contexts.data[1].window
-        m.d.comb += [
-            written.eq(stages[1]),
-            before.eq(contexts.data[1].consumer),
-            # With the message that stopped.
-            used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
-        ]
-        fresh = self.set.payload
+        # The result of two cycles ago meets the context that it changes.
+        written, before = stages[1], contexts.data[1]
+        used, wider, sets = Signal(8), Signal(8), Signal()
+        fresh, bell = self.set.payload, self.doorbell.payload
         context = contexts.write.payload
         m.d.comb += [
+            # With the message that stopped.
+            used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
+            wider.eq(Mux(before.window[7], MOST, before.window << 1)),
             # A new ring begins with index 0, so the doorbells of the former one do not count.
             self.set.ready.eq(~changes[1]),
-            self.doorbell.ready.eq(~(self.set.valid & self.set.ready) & self.wake.ready),
-            self.wake.valid.eq(self.doorbell.valid & ~(self.set.valid & self.set.ready)),
-            self.wake.payload.eq(self.doorbell.payload.stream),
-            contexts.write.valid.eq(changes[1] | self.set.valid),
+            sets.eq(self.set.valid & self.set.ready),
+            self.doorbell.ready.eq(~sets & self.wake.ready),
+            self.wake.valid.eq(self.doorbell.valid & ~sets),
+            self.wake.payload.eq(bell.stream),
+            contexts.write.valid.eq(changes[1] | sets),
             context.address.eq(Mux(changes[1], written.stream, fresh.stream)),
-            context.data.consumer.eq(Mux(changes[1], before + written.entries, 0)),
+            context.data.consumer.eq(Mux(changes[1], before.consumer + written.entries, 0)),
             context.data.done.eq(Mux(changes[1], written.done, 0)),
             context.data.needs.eq(Mux(changes[1], written.needs, 0)),
             context.data.window.eq(Mux(changes[1], Mux(
                 written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
-                    written.again & ~written.needs.any(), Mux(
-                        former[7], MOST, former << 1), former)), WINDOW)),
-            rings.write.valid.eq(self.set.valid & self.set.ready),
+                    written.again & ~written.needs.any(), wider, before.window)), WINDOW)),
+            rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
-            producers.write.valid.eq(
-                (self.set.valid & self.set.ready) | (self.doorbell.valid & self.doorbell.ready)),
-            producers.write.payload.address.eq(Mux(
-                self.set.valid & self.set.ready, fresh.stream, self.doorbell.payload.stream)),
-            producers.write.payload.data.eq(Mux(
-                self.set.valid & self.set.ready, 0, self.doorbell.payload.producer)),
+            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
+            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
+            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
-
         return rings, producers, contexts
 
     def _decide(self, m, tables, windows, idle, over):

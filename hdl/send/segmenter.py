@@ -30,11 +30,9 @@ from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReade
 __all__ = ["ENDS", "STOPS", "Cutter", "Segmenter", "TurnResult"]
 
 QUEUE = 16
-#: Bits of a segment's tag: it is the last one of its message; it says that the message stops. The
-#: lower bits are the stream.
+#: Bits of a segment's tag: the segment is the last one of its message; the message stops, and the
+#: segment has no octet. The lower bits are the stream.
 ENDS, STOPS = 15, 14
-
-
 #: Octets of a turn that a segment costs beside its payload: its headers, length and CRC.
 OVERHEAD = 24
 #: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
@@ -167,13 +165,13 @@ class Cutter(wiring.Component):
     stream has a MULPDU without room for an octet of payload is refused.
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
-    costs its payload and ``OVERHEAD``, but some beats at least; each further piece of a message
-    costs as many octets as an entry has. Otherwise the message stops; it goes on in
-    another turn, and so do all later messages of the turn. Each of them has one refused segment
-    with the mark ``STOPS``, which only says that its entries and pieces are of no use.
+    costs its payload and ``OVERHEAD``, but some beats at least; each piece of a message after the
+    first costs as many octets as an entry has. If the turn has no octets left, the message stops,
+    and so do all later messages of the turn; they continue in another turn. Each of them has one
+    refused segment with the mark ``STOPS``, with which its pieces are dropped.
 
     An untagged message gets the next MSN of its queue, which is written back with the message's
-    last segment: a message that stopped has the same MSN when it goes on.
+    last segment: a message that stopped has the same MSN when it continues.
 
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages.
     Reset: no message; MULPDUs and MSNs stay. Errors: none.
@@ -192,7 +190,7 @@ class Cutter(wiring.Component):
     go : In(1)
         There is room for two segments.
     segments : Out(stream.Signature(ReadSegment(), always_ready=True))
-        The tag is the number of the stream; bit ``ENDS`` marks a message's last segment.
+        The tag is the number of the stream, with the marks ``ENDS`` and ``STOPS``.
     shares : Out(stream.Signature(Share(streams), always_ready=True))
         The same segments, and the octets that were sent before.
     results : Out(stream.Signature(TurnResult(streams), always_ready=True))
@@ -223,7 +221,7 @@ class Cutter(wiring.Component):
         small, length = Signal(), Signal(LENGTH_BITS)
         mulpdu = self._mulpdu(m, now, fresh)
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
-        may = self._turn(m, now, fresh, sends, length, leaves, ends, stops)
+        may = self._turn(m, now, fresh, sends, length, leaves, stops)
         header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~now.partial),
@@ -318,7 +316,7 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, length, leaves, ends, stops):
+    def _turn(self, m, now, fresh, sends, length, leaves, stops):
         """Counts the octets and entries of a turn, and reports its result.
 
         Returns whether a segment may begin.

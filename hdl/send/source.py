@@ -55,7 +55,7 @@ class DataSource(wiring.Component):
         The stream of ``consumer`` and ``state``.
     mulpdus, msns, set, state, dropped
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
-    stream, pd, index, entry, slot, page
+    stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
     bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
@@ -72,7 +72,7 @@ class DataSource(wiring.Component):
         members = {
             **{name: self.segmenter.signature.members[name] for name in ("mulpdus", "msns")},
             **{name: self.check.signature.members[name]
-               for name in ("stream", "pd", "index", "entry", "slot", "page")},
+               for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped")},
             **{name: self.rings.signature.members[name] for name in ("doorbell", "consumer")},
@@ -121,6 +121,7 @@ class DataSource(wiring.Component):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         m.d.comb += [
             check.pd.eq(self.pd),
+            check.enable.eq(self.enable),
             check.entry.eq(self.entry),
             check.page.eq(self.page),
             self.stream.eq(check.stream),

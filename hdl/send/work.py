@@ -118,13 +118,16 @@ class _Judged(data.StructLayout):
     work : WorkEntry(streams)
     bad : 1
         The message is not sent now: it is wrong, or ``partial`` (1), as in :class:`SendMessage`.
+    entries : 8
+        Its entries, one or more. A wrong message has no more than were read for the turn.
     inline : 1
         Its octets are in the entries, or made of them: ``read`` (1), a Read Request.
     """
 
     def __init__(self, streams):
         super().__init__({
-            "work": WorkEntry(streams), "bad": 1, "partial": 1, "inline": 1, "read": 1})
+            "work": WorkEntry(streams), "bad": 1, "partial": 1, "entries": 8, "inline": 1,
+            "read": 1})
 
 
 class WorkReader(wiring.Component):
@@ -190,7 +193,7 @@ class WorkReader(wiring.Component):
             # The entries of a partial message are dropped as those of a wrong one.
             partial.eq(first & judged.partial),
             read.eq(first & judged.read),
-            more.eq(Mux(first, Mux(head["entries"].any(), head["entries"] - 1, 0), entries)),
+            more.eq(Mux(first, judged.entries - 1, entries)),
             left.eq(Mux(first, head["pieces"], pieces)),
             inline.eq(Mux(first, judged.inline, kept_inline)),
             bad.eq(Mux(first, judged.bad, kept_bad)),
@@ -232,7 +235,7 @@ class WorkReader(wiring.Component):
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.refused.eq(bad),
-            message.entries.eq(head["entries"]),
+            message.entries.eq(judged.entries),
             message.pieces.eq(head["pieces"]),
             message.partial.eq(partial),
             message.last.eq(partial | (more >= now.left)),
@@ -262,15 +265,20 @@ class WorkReader(wiring.Component):
         halves = (head["length"] + 31)[5:]
         needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
         untagged = head["kind"] == Kind.UNTAGGED
-        wrong = Signal()
+        wrong, beyond = Signal(), Signal()
         m.d.comb += [
+            beyond.eq(head["entries"] > judged.work.left + 1),
             wrong.eq(
                 ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
                   | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
                 | (needed != head["entries"])
                 | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
-            judged.partial.eq(~wrong & (head["entries"] > judged.work.left + 1)),
+            judged.partial.eq(~wrong & beyond),
             judged.bad.eq(wrong | judged.partial),
+            # A wrong message ends with the entries that are dropped as its own. If it had none,
+            # the turns of its stream would not come to an end.
+            judged.entries.eq(Mux(wrong & beyond, judged.work.left + 1, Mux(
+                head["entries"].any(), head["entries"], 1))),
             judged.inline.eq(inline | read),
             judged.read.eq(read),
         ]

@@ -39,7 +39,8 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   ``SEND_RING_COMMIT``. Work requests are entries of that ring. The host writes them to memory, and
   then ``SEND_DOORBELL``, which needs no other register. For each untagged queue write ``SEND_QN``
   and ``SEND_MSN``, then ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at
-  any time: the stream's next segments have it.
+  any time: the stream's next segments have it. The stream itself has to be enabled, see
+  ``STREAM_FLAGS``; to write ``STREAM_COMMIT`` while it sends may close its sending half.
 """
 
 from collections.abc import Iterator
@@ -536,7 +537,8 @@ REGISTERS = (
                 1,
                 1,
                 "A segment could not be read: an entry of its work request was not valid, an STag"
-                " did not allow it, or the bus answered with an error. This closed the half.",
+                " did not allow it, the stream was not enabled, or the bus answered with an error."
+                " This closed the half.",
             ),
         ),
     ),

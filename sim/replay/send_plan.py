@@ -20,7 +20,7 @@ from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.send import ENTRY, Kind, Message, Piece
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpStream
-from ..capture.streams import MARKER_SPACING
+from ..capture.streams import MARKER_SPACING, QUEUES
 from ..engines.engine import Drain, Operation, Outcome, Store, operations_of
 from ..model.ddp import decode_segment
 from ..model.header import UntaggedHeader
@@ -31,8 +31,6 @@ __all__ = ["SendPlan", "send_plans"]
 
 #: Base-2 logarithm of the entries of a ring.
 RING = 9
-#: Untagged queues of a stream.
-QUEUES = 4
 #: Octets between the messages in memory, which no message has, so that no two begin alike.
 _GAP = 13
 

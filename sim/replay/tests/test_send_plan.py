@@ -420,33 +420,56 @@ def test_a_message_of_more_entries_than_a_turn_reads_at_first() -> None:
     assert b"".join(payloads(outcome, 1)) == 5 * octets
 
 
+def fails_alone(device: Device) -> None:
+    """Runs a device whose stream 1 has to fail without an FPDU, and stream 2 has to send."""
+    device.post(2, write(piece(0x5000, 3000, OTHER)))
+    device.operations.append(Drain())
+    device.do((commands.Write("SEND_STREAM", 1),))
+    failed = regs.pack("SEND_STATE", failed=1)
+    device.operations.append(Poll(regs.address("SEND_STATE"), 3, failed))
+    outcome = device.run()
+    assert payloads(outcome, 1) == []
+    assert b"".join(payloads(outcome, 2)) == device.octets(2, 0x5000, 3000)
+
+
 @pytest.mark.parametrize("producer", [65, 200, 1 << 15, 65_535])
 def test_a_producer_index_beyond_the_ring_ends_its_own_stream_alone(producer: int) -> None:
     device = Device()
     device.do(commands.ring_send(1, producer))
-    device.post(2, write(piece(0x5000, 3000, OTHER)))
-    device.operations.append(Drain())
-    device.do((commands.Write("SEND_STREAM", 1),))
-    failed = regs.pack("SEND_STATE", failed=1)
-    device.operations.append(Poll(regs.address("SEND_STATE"), 3, failed))
-    outcome = device.run()
-    assert payloads(outcome, 1) == []
-    assert b"".join(payloads(outcome, 2)) == device.octets(2, 0x5000, 3000)
+    fails_alone(device)
 
 
 def test_a_message_that_is_larger_than_the_ring_ends_its_own_stream_alone() -> None:
     device = Device(entries=3)
-    raw = write(*(piece() for _ in range(40))).encode()
-    device.store(1, raw[: 8 * ENTRY])
+    device.store(1, write(*(piece() for _ in range(40))).encode()[: 8 * ENTRY])
     device.do(commands.ring_send(1, 8))
-    device.post(2, write(piece(0x5000, 3000, OTHER)))
+    fails_alone(device)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("pd", [1, 2])
+def test_a_stream_that_was_revoked_reads_and_sends_nothing(pd: int, inline: bool) -> None:
+    """REVOKE_STREAM leaves any Protection Domain in the table; it gives the stream no right."""
+    device = Device()
+    device.do((commands.Write("STREAM_PD", pd),), commands.revoke_stream(1))
+    octets = Message(Kind.TAGGED, flags=Flag.INLINE, octets=b"x" * 9, stag=1)
+    device.post(1, octets if inline else write(piece(0x5000, 3000, (STAG, OTHER)[pd - 1])))
+    fails_alone(device)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9, 255])
+def test_entries_that_are_not_valid_come_to_an_end(count: int) -> None:
+    """The ring is full of them. Whatever they say of their number, the device takes all of them,
+    and does not pass the producer index."""
+    device, posted = Device(entries=10), 1 << 10
+    entry = bytearray(ENTRY)
+    entry[:3] = Kind.CONTROL, 0, count
+    device.store(1, bytes(entry) * posted)
+    device.do(commands.ring_send(1, posted))
     device.operations.append(Drain())
     device.do((commands.Write("SEND_STREAM", 1),))
-    failed = regs.pack("SEND_STATE", failed=1)
-    device.operations.append(Poll(regs.address("SEND_STATE"), 3, failed))
-    outcome = device.run()
-    assert payloads(outcome, 1) == []
-    assert b"".join(payloads(outcome, 2)) == device.octets(2, 0x5000, 3000)
+    device.operations.append(Poll(regs.address("SEND_CONSUMER"), 0xFFFF, posted))
+    fails_alone(device)
 
 
 @pytest.mark.parametrize("width", ORDINARY)

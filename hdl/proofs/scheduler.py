@@ -49,8 +49,8 @@ class Woken(Harness):
         still = ~moves
         for cycles in range(1, 4):
             still = still & ~self.past(moves, cycles)
-        queue, turns = inside.component("queue"), inside.component("turns")
-        empty = still & ~queue.level.any() & ~turns.level.any()
+        queue, offers = inside.component("queue"), inside.component("offers")
+        empty = still & ~queue.level.any() & ~offers.level.any()
         self.always(if_(empty & owed, mine), "a wake that is lost")
         self.always(if_(turn.valid & (turn.payload.stream == stream), ~mine), "one turn at a time")
         self.steady(turn, "a turn stays until it is taken")

@@ -91,7 +91,7 @@ def test_what_cannot_be_registered_is_reported(bench: Bench, buffer: object, mes
     ("arguments", "message"),
     [
         ({"access": 0}, "access must be a combination of"),
-        ({"access": 8}, "access must be a combination of"),
+        ({"access": 16}, "access must be a combination of"),
         ({"access": "rw"}, "access must be a combination of"),
         ({"to": -1}, "to must be from 0 to"),
         ({"to": (1 << 64) - 9}, "less the 10 octets"),

@@ -418,7 +418,7 @@ def test_methods_check_what_they_are_given(bench: Bench, qp: QP) -> None:
             lambda: bench.pd.register(bytearray(8), "rw"),
             "access must be a combination of .*, not 'rw'",
         ),
-        (lambda: bench.pd.register(bytearray(8), 8), "access must be a combination of .*, not 8"),
+        (lambda: bench.pd.register(bytearray(8), 16), "access must be a combination of .*, not 16"),
     ]
     for attempt, message in attempts:
         with pytest.raises(InvalidRequest, match=message):

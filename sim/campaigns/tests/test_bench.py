@@ -98,7 +98,8 @@ def test_sending_takes_about_the_beats_of_port_or_bus(results: bench.Results) ->
     rates = [row for row in results["sending"] if row["kind"] == "rate"]
     assert len(rates) == 9
     for row in rates:
-        assert 0.99 * row["limit"] <= row["cycles"] <= 1.08 * row["limit"], row
+        # Entries of the ring are read ahead, some of them before the measurement begins.
+        assert 0.95 * row["limit"] <= row["cycles"] <= 1.08 * row["limit"], row
     (latency,) = (row["cycles"] for row in results["sending"] if row["kind"] == "latency")
     assert 100 < latency <= 180
 

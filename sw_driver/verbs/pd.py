@@ -64,7 +64,8 @@ class PD(Closing):
             A bytearray, memoryview, numpy array, mmap, or any other buffer that is writable and
             contiguous.
         access
-            The rights. A region without remote rights has no STag, and is for receive buffers only.
+            The rights. A region without remote rights has no STag, and is for receive buffers only;
+            unless the device sends, which then may send octets of each region.
         to
             Tagged Offset of the buffer's first octet.
         stream
@@ -129,6 +130,8 @@ class MR(Closing):
         ):
             raise InvalidRequest(f"access must be a combination of {_ALL!r}, not {access!r}")
         access = Access(any_integer("access", access))
+        if pd.context.sends:
+            access |= Access.LOCAL_READ
         if stream is not None:
             instance("a region's stream", stream, KnownStream, called="Stream")
             if not access & _REMOTE:
@@ -153,7 +156,8 @@ class MR(Closing):
     def _open(self, view: memoryview) -> None:
         """Maps the buffer, and writes the region's entry to the device."""
         context = self.pd.context
-        stag = context.stags.take() if self.access & _REMOTE else None
+        tagged = self.access & _REMOTE or context.sends
+        stag = context.stags.take() if tagged else None
         try:
             self.mapping = self._map(view)
         except BaseException:

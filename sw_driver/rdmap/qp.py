@@ -32,8 +32,10 @@ _OPCODE = {
     Opcode.RDMA_READ: Message.READ_REQUEST,
 }
 
-#: The ``wr_id`` of the buffer for the Send that ends a peer's start-up, and that of a Read Response.
-_RTR, _ANSWER = object(), object()
+#: The ``wr_id`` of the buffer for the Send that ends a peer's start-up.
+_RTR = object()
+#: The owner of a Read Response, which is no request.
+_ANSWER = object()
 
 
 @runtime_checkable

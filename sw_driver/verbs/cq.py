@@ -86,8 +86,8 @@ class CQ(Closing):
     Parameters
     ----------
     cqe
-        How many completions of received messages the queue holds. A completion for which there is no room is lost, and
-        its stream is stopped: ``poll`` reports that after the earlier completions.
+        How many completions of received messages the queue holds. One more is lost, and its stream
+        is stopped: ``poll`` reports that after the earlier completions.
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:

@@ -130,8 +130,6 @@ class MR(Closing):
         ):
             raise InvalidRequest(f"access must be a combination of {_ALL!r}, not {access!r}")
         access = Access(any_integer("access", access))
-        if pd.context.sends:
-            access |= Access.LOCAL_READ
         if stream is not None:
             instance("a region's stream", stream, KnownStream, called="Stream")
             if not access & _REMOTE:
@@ -182,9 +180,10 @@ class MR(Closing):
 
     def _enter(self, stag: int) -> None:
         """Writes the region's entry of the device's table."""
+        # As in ibverbs, the device may send octets of each region.
         command = commands.set_stag(
             stag,
-            self.access,
+            self.access | Access.LOCAL_READ if self.pd.context.sends else self.access,
             pd=self.pd.number if self.stream is None else None,
             stream=None if self.stream is None else self.stream.number,
             to=self.to,

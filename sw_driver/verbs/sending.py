@@ -28,6 +28,9 @@ _SIZE = 8
 _INLINE = 32 + 7 * ENTRY
 #: How many messages in the ring may have such a region, so that streams leave STags for others.
 _COPIES = 8
+#: When the messages in the ring have this many octets together, others wait on the host. A
+#: Terminate leaves after those in the ring.
+_AHEAD = 1 << 18
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
@@ -79,7 +82,7 @@ class _Post:
 
     kind: Kind
     body: bytes | Piece
-    fields: dict[str, int]
+    fields: dict[str, Any]
     wr_id: Any
     end: int = 0
     copy: MR | None = None
@@ -113,6 +116,7 @@ class SendingHalf:
         self._producer = self._done = 0
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
+        self._octets = self._copies = 0  # of the messages in the ring
         self._failed = False
         self._left = 0  # FPDUs of the oldest message in the ring that have left
         self._memory = context.transport.allocate(ENTRY << _SIZE)
@@ -177,12 +181,15 @@ class SendingHalf:
                 self._memory.push(slot, ENTRY)
                 self._producer += 1
             post.end = self._producer
+            self._octets += post.length
             self._posted.append(self._waiting.popleft())
         if self._producer != before:
             self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
+        if self._octets >= _AHEAD:
+            return None
         room = (1 << _SIZE) - (self._producer - self._done)
         body: bytes | Piece | None = post.body
         if isinstance(body, bytes):
@@ -197,7 +204,7 @@ class SendingHalf:
 
     def _copied(self, post: _Post, octets: bytes) -> Piece | None:
         """Returns a region of its own for a message's octets; None if there is none now."""
-        if sum(each.copy is not None for each in self._posted) >= _COPIES:
+        if self._copies >= _COPIES:
             return None
         try:
             post.copy = self._stream.pd.register(bytearray(octets), Access.LOCAL_READ)
@@ -205,6 +212,7 @@ class SendingHalf:
             if not self._posted:
                 raise
             return None
+        self._copies += 1
         return Piece(post.copy.stag, len(octets), 0)
 
     # -- reports of the device --------------------------------------------------------------------
@@ -235,7 +243,10 @@ class SendingHalf:
         self._done += (done - self._done) % (1 << 16)
         self._failed |= status is WcStatus.NOT_READ
         while self._posted and self._posted[0].end <= self._done:
-            self._end(self._posted.popleft(), status)
+            post = self._posted.popleft()
+            self._octets -= post.length
+            self._copies -= post.copy is not None
+            self._end(post, status)
         if self._failed and not self._posted:
             self._flush()
         self._write()
@@ -267,9 +278,11 @@ class SendingHalf:
 
     def _draining(self) -> Steps[None]:
         """Waits in steps until all messages in the ring have ended."""
-        deadline = time.monotonic() + PATIENCE
+        deadline, position = time.monotonic() + PATIENCE, self._position
         while self._posted:
-            if time.monotonic() > deadline:
+            if position != self._position:
+                deadline, position = time.monotonic() + PATIENCE, self._position
+            elif time.monotonic() > deadline:
                 raise RnicTimeout(
                     f"the device does not send the messages of stream {self._stream.number}:"
                     " reset it"

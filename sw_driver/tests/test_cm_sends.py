@@ -42,7 +42,7 @@ def pd(context: Context) -> Iterator[PD]:
 class Wire:
     """Compares the FPDUs on the wire with those of the host's own Data Source.
 
-    Both get the same messages. Peers and captures have judged the host's.
+    Both get the same messages. Peers and captures have judged the Data Source of the host.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ class Work:
             end.qp.post_recv(buffer)
 
     def post(self, end: Endpoint) -> None:
-        """Posts all at once, in four requests for each length."""
+        """Posts four requests for each length."""
         at, post = 3, end.qp.post_send
         for length, sink in zip(LENGTHS, self.sinks, strict=True):
             part: dict[str, Any] = {"offset": at, "length": length}

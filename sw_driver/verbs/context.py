@@ -346,7 +346,7 @@ class Context(Closing):
     sctp
         The sizes of its SCTP, or None.
     sends
-        Whether the device sends, and the host gets what it sends.
+        Whether the device sends, and its FPDUs reach the host.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.

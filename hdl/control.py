@@ -25,6 +25,7 @@ from .sctp.session import Answer, Command
 from .send.departure import SendSetting, SendState
 from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
+from .send.sent import SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
@@ -74,6 +75,7 @@ def send_control(config):
     return wiring.Signature({
         "set": Out(stream.Signature(SendSetting(streams))),
         "ring": Out(stream.Signature(SendRing(streams))),
+        "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
         "consumer": In(16),
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -399,11 +401,12 @@ class Control(wiring.Component):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
-        known, has_queue, ring = Signal(), Signal(), send.ring.payload
+        known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
         doorbell = Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
+            has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
         ]
         m.d.comb += doorbell.eq(registers.send_doorbell)
         for command, name, allowed in (
@@ -427,6 +430,11 @@ class Control(wiring.Component):
             ring.base.eq(self._address(registers, "send_ring") >> 6),
             ring.size.eq(registers.send_ring_size),
             ring.open.eq(registers.send_ring_size[8]),
+            # The ring's first doorbell comes later.
+            send.bind.valid.eq(registers.send_ring_commit & known),
+            send.bind.payload.stream.eq(number),
+            send.bind.payload.queue.eq(Mux(
+                has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
             send.doorbell.payload.stream.eq(doorbell[16:]),
             send.doorbell.payload.producer.eq(doorbell),
             registers.send_consumer.eq(send.consumer),

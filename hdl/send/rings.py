@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..dma.read import ReadPiece, ReadSegment
-from ..dma.staging import StagedHead
+from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import ForwardedTable
 from ..lib.stream import Beat, Store, counted
 from ..spec.send import ENTRY
@@ -123,7 +123,7 @@ class RingReader(wiring.Component):
             "consumer": Out(16),
             **{name: member.flip() for name, member in scheduler.items()},
             "segments": Out(stream.Signature(ReadSegment())),
-            "reserved": In(stream.Signature(16, always_ready=True)),
+            "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
             "pieces": Out(stream.Signature(ReadPiece())),
             "heads": In(stream.Signature(StagedHead())),
             "beats": In(stream.Signature(Beat(width))),

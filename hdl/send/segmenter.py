@@ -20,6 +20,7 @@ from amaranth.utils import exact_log2
 
 from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
+from ..dma.staging import TAG_BITS
 from ..lib.blockram import ForwardedTable
 from ..lib.stream import Store, counted
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
@@ -27,12 +28,9 @@ from ..spec.send import ENTRY
 from .pieces import PieceCutter, SendPart, Share
 from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
-__all__ = ["ENDS", "STOPS", "Cutter", "Segmenter", "TurnResult"]
+__all__ = ["Cutter", "SegmentTag", "Segmenter", "TurnResult"]
 
 QUEUE = 16
-#: Bits of a segment's tag: the segment is the last one of its message; the message stops, and the
-#: segment has no octet. The lower bits are the stream.
-ENDS, STOPS = 15, 14
 #: Octets of a turn that a segment costs beside its payload: its headers, length and CRC.
 OVERHEAD = 24
 #: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
@@ -40,12 +38,29 @@ OVERHEAD = 24
 LEAST_OCTETS, LEAST_BEATS = 160, 4
 
 
+class SegmentTag(data.StructLayout):
+    """The tag of a segment: facts that are needed when it leaves.
+
+    Members
+    -------
+    stream : 12
+    ends : 1
+        The last segment of a message: ``entries`` (8) of it, ``signaled`` (1) as in
+        :class:`~.work.SendMessage`.
+    stops : 1
+        The message stops, and the segment has no octet.
+    """
+
+    def __init__(self):
+        super().__init__({"stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1})
+
+
 class _Prepared(data.StructLayout):
     """A message to be cut.
 
     Members
     -------
-    stream, tagged, rsvdulp, qn, refused, entries, pieces, partial, last, turn
+    stream, tagged, rsvdulp, qn, refused, signaled, entries, pieces, partial, last, turn
         As in :class:`~.work.SendMessage`.
     name : 32
         The STag or the Queue Number.
@@ -61,8 +76,8 @@ class _Prepared(data.StructLayout):
         message = SendMessage(streams)
         super().__init__({
             **{name: message[name].shape for name in (
-                "stream", "tagged", "rsvdulp", "qn", "refused", "entries", "pieces", "partial",
-                "last", "turn")},
+                "stream", "tagged", "rsvdulp", "qn", "refused", "signaled", "entries", "pieces",
+                "partial", "last", "turn")},
             "name": 32, "at": 64, "left": 33, "done": 32})
 
 
@@ -133,8 +148,8 @@ class Preparation(wiring.Component):
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
-        same = (
-            "stream", "tagged", "rsvdulp", "qn", "entries", "pieces", "partial", "last", "turn")
+        same = ("stream", "tagged", "rsvdulp", "qn", "signaled", "entries", "pieces", "partial",
+                "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -168,7 +183,7 @@ class Cutter(wiring.Component):
     costs its payload and ``OVERHEAD``, but some beats at least; each piece of a message after the
     first costs as many octets as an entry has. If the turn has no octets left, the message stops,
     and so do all later messages of the turn; they continue in another turn. Each of them has one
-    refused segment with the mark ``STOPS``, with which its pieces are dropped.
+    refused segment with the mark ``stops``, with which its pieces are dropped.
 
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
@@ -190,7 +205,7 @@ class Cutter(wiring.Component):
     go : In(1)
         There is room for two segments.
     segments : Out(stream.Signature(ReadSegment(), always_ready=True))
-        The tag is the number of the stream, with the marks ``ENDS`` and ``STOPS``.
+        The tag is a SegmentTag.
     shares : Out(stream.Signature(Share(streams), always_ready=True))
         The same segments, and the octets that were sent before.
     results : Out(stream.Signature(TurnResult(streams), always_ready=True))
@@ -263,13 +278,18 @@ class Cutter(wiring.Component):
             m.d.sync += [now.eq(self.i.payload), carry.eq(0)]
 
         segment, share = self.segments.payload, self.shares.payload
+        tag = data.View(SegmentTag(), segment.tag[:SegmentTag().size])
         m.d.sync += [
             self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
             segment.header.eq(self._header(now, msn, ends)),
             segment.lead.eq(header),
             segment.length.eq(Mux(stops, 0, length)),
-            segment.tag.eq(now.stream | ((sends & ends) << ENDS) | (stops << STOPS)),
+            tag.stream.eq(now.stream),
+            tag.entries.eq(now.entries),
+            tag.signaled.eq(now.signaled),
+            tag.ends.eq(sends & ends),
+            tag.stops.eq(stops),
             share.stream.eq(now.stream),
             share.length.eq(Mux(skips, now.done, Mux(stops, 0, length))),
             share.ends.eq(stops | (sends & ends)),
@@ -414,7 +434,7 @@ class Segmenter(wiring.Component):
     mulpdus, msns, results
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
-    reserved : In(stream.Signature(16, always_ready=True))
+    reserved : In(stream.Signature(TAG_BITS, always_ready=True))
         There is room for the next segment.
     parts : Out(stream.Signature(SendPart(streams)))
         The parts of reserved segments, one or more for each.
@@ -438,7 +458,7 @@ class Segmenter(wiring.Component):
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
             "segments": Out(stream.Signature(ReadSegment())),
-            "reserved": In(stream.Signature(16, always_ready=True)),
+            "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
             "parts": Out(stream.Signature(SendPart(streams))),
             "inline": Out(stream.Signature(512)),
             "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),

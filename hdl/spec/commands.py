@@ -189,9 +189,12 @@ def set_sending(
     )
 
 
-def set_send_ring(stream: int, address: int, size: int) -> tuple[Write, ...]:
-    """Gives a stream a send ring of 2 to the power of ``size`` entries."""
-    ring = regs.pack("SEND_RING_SIZE", size=size, open=1)
+def set_send_ring(stream: int, address: int, size: int, *, cq: int = 0) -> tuple[Write, ...]:
+    """Gives a stream a send ring of 2 to the power of ``size`` entries.
+
+    Messages that it sends complete in the queue ``cq``.
+    """
+    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq)
     return (
         Write("SEND_STREAM", stream),
         *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),

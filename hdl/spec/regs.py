@@ -559,13 +559,15 @@ REGISTERS = (
         (
             _f("size", 0, 4, "Base-2 logarithm of its number of entries, 1 to 15."),
             _f("open", 8, 1, "1: the device reads the ring."),
+            _f("cq", 16, 8, "The completion queue for messages that the stream sends."),
         ),
     ),
     Register(
         "SEND_RING_COMMIT",
         0x280,
         "wo",
-        "Writes the SEND_RING registers, while the stream sends nothing. Its indices begin with 0.",
+        "Writes the SEND_RING registers, while the stream sends nothing. Its indices begin with 0,"
+        " and completions that the device keeps for its former ring are lost.",
     ),
     Register(
         "SEND_DOORBELL",

@@ -24,7 +24,7 @@ def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room():
      "~(Cat(mask, C(0, 1)) - (counts.soon - consumer)[:16])[15]"),
     ("ddp.room", "allowed.eq(entry.enable & ~stopped)", "allowed.eq(entry.enable)"),
     ("ddp.room", "(~errors.ended & ~mute)", "~mute"),
-    ("ddp.room", "& ~free & ~last.owner & ~errors.ended", "& ~free & ~errors.ended"),
+    ("ddp.room", "& ~free & ~last.direct & ~errors.ended", "& ~free & ~errors.ended"),
     ids=["fourth", "third", "second", "again", "one more", "far", "stopped", "overrun", "owner"],
 )
 def test_a_queue_that_is_overrun_is_caught(module, old, new):
@@ -45,7 +45,7 @@ def test_no_queue_holds_up_completions():
 
 @bugs(
     "module, old, new",
-    ("ddp.queues", "self.i.ready.eq(go)", "self.i.ready.eq(go & ~room.stopped[0])"),
+    ("ddp.queues", "self.i.ready.eq(go & ~sends)", "self.i.ready.eq(go & ~room.stopped[0])"),
     ("ddp.entry_writer", "drops.eq(there & ~place.written)", "drops.eq(0)"),
     ids=["stopped", "dropped"],
 )

@@ -72,8 +72,9 @@ def header() -> list[str]:
             "completion", completion.OCTETS, completion.FIELDS, "A completion, in a ring."
         ),
         *_numbers("KIND", completion.Kind),
+        *_numbers("SENT_STATUS", completion.SentStatus),
         "",
-        "/* No device reads or writes the entries from here on yet. */",
+        "/* Entries of the send ring, which a device reads that sends. */",
         *_structure("piece", send.PIECE_OCTETS, send.PIECE, "A piece of a message to send."),
         *_structure(
             "message", send.ENTRY // 2, send.MESSAGE,
@@ -81,9 +82,6 @@ def header() -> list[str]:
         ),
         *_numbers("SEND", send.Kind),
         *(f"#define RNIC_SEND_FLAG_{each.name} {each.value}u" for each in send.Flag),
-        *_structure("sent", completion.OCTETS, send.SENT, "A completion of sent messages."),
-        f"#define RNIC_KIND_SENT {send.SENT_KIND}u",
-        *_numbers("SENT_STATUS", send.SentStatus),
         "",
         "#undef RNIC_ASSERT",
     ]  # fmt: skip

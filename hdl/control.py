@@ -22,9 +22,11 @@ from .lib.table import table_write
 from .mpa.intake import LlpSettings
 from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
+from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
 from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
+from .send.sent import SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
@@ -33,7 +35,7 @@ from .spec.stag import FIELDS
 __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
-_SENDING = ("set", "ring", "msns", "doorbell")
+_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell")
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -73,7 +75,10 @@ def send_control(config):
     streams = config.streams
     return wiring.Signature({
         "set": Out(stream.Signature(SendSetting(streams))),
+        "opens": Out(stream.Signature(CreditStart(streams))),
+        "limits": Out(stream.Signature(CreditLimit(streams))),
         "ring": Out(stream.Signature(SendRing(streams))),
+        "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
         "consumer": In(16),
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -399,15 +404,18 @@ class Control(wiring.Component):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
-        known, has_queue, ring = Signal(), Signal(), send.ring.payload
+        known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
         doorbell = Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
+            has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
         ]
         m.d.comb += doorbell.eq(registers.send_doorbell)
         for command, name, allowed in (
             (registers.send_commit, "set", known),
+            (registers.send_commit, "opens", known),
+            (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
             (registers.send_rings, "doorbell", self._known(doorbell[16:])),
@@ -423,10 +431,20 @@ class Control(wiring.Component):
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
             state.sequence.eq(registers.send_sequence),
+            *(send.opens.payload[name].eq(value) for name, value in (
+                ("stream", number), ("sequence", state.sequence), ("after", state.after),
+                ("markers", state.llp.markers), ("limited", registers.send_flags[3]))),
+            send.limits.payload.stream.eq(number),
+            send.limits.payload.limit.eq(registers.send_limit),
             ring.stream.eq(number),
             ring.base.eq(self._address(registers, "send_ring") >> 6),
             ring.size.eq(registers.send_ring_size),
             ring.open.eq(registers.send_ring_size[8]),
+            # The ring's first doorbell comes later.
+            send.bind.valid.eq(registers.send_ring_commit & known),
+            send.bind.payload.stream.eq(number),
+            send.bind.payload.queue.eq(Mux(
+                has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
             send.doorbell.payload.stream.eq(doorbell[16:]),
             send.doorbell.payload.producer.eq(doorbell),
             registers.send_consumer.eq(send.consumer),

@@ -11,7 +11,7 @@ Over MPA::
 With ``RnicConfig.transmit``, work requests leave as FPDUs::
 
     RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
-    ▲ m_axi                              ▲ m_axi
+    ▲ m_axi                              ▲ m_axi       └► Delivery ─ m_axi_cq
 
 Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
 
@@ -368,7 +368,8 @@ class Rnic(wiring.Component):
         m.submodules.source = source = DataSource(self.config)
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
         wiring.connect(m, source.o, wiring.flipped(self.fpdus))
-        for name in ("set", "ring", "doorbell", "mulpdus", "msns"):
+        wiring.connect(m, source.completions, m.submodules.delivery.sent)
+        for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
         sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
         m.d.comb += [

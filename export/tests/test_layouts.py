@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from ddp_rnic.export.registers import header
 from ddp_rnic.flow.tools import compiler
+from ddp_rnic.hdl.spec.completion import Completion, SentStatus, decode
+from ddp_rnic.hdl.spec.completion import Kind as CompletionKind
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.send import Flag, Kind, Message, Piece, Sent, SentStatus
+from ddp_rnic.hdl.spec.send import Flag, Kind, Message, Piece
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -20,7 +22,7 @@ int main(void)
 {
     struct rnic_message message;
     struct rnic_piece pieces[2];
-    struct rnic_sent sent;
+    struct rnic_completion sent;
     memset(&message, 0, sizeof message);
     memset(&sent, 0, sizeof sent);
     message.kind = RNIC_SEND_READ;
@@ -36,11 +38,11 @@ int main(void)
     pieces[0].stag = 0x501;
     pieces[0].length = 70000;
     pieces[0].to = UINT64_C(0xFFEEDDCCBBAA9988);
-    sent.kind = RNIC_KIND_SENT << RNIC_SENT_KIND_SHIFT;
+    sent.bits = RNIC_KIND_SENT << RNIC_COMPLETION_KIND_SHIFT;
     sent.status = RNIC_SENT_STATUS_FLUSHED;
     sent.stream = 513;
-    sent.done = 0x01020304;
-    sent.phase = RNIC_SENT_PHASE_MASK;
+    sent.tag = 0x0304;
+    sent.phase = RNIC_COMPLETION_PHASE_MASK;
     fwrite(&message, sizeof message, 1, stdout);
     fwrite(pieces, sizeof pieces, 1, stdout);
     fwrite(&sent, sizeof sent, 1, stdout);
@@ -66,7 +68,10 @@ def test_a_program_in_c_writes_the_octets_that_python_does(tmp_path: Path) -> No
         rsvdulp=0x0102030405, qn=1, stag=0xA0B0C0D0, to=0x1122334455667788,
     )  # fmt: skip
     assert octets[:64] == message.encode()
-    assert octets[64:] == Sent(SentStatus.FLUSHED, 513, 0x01020304, 1).encode()
+    sent = Completion(
+        kind=CompletionKind.SENT, status=SentStatus.FLUSHED, stream=513, tag=0x0304, phase=1
+    )
+    assert decode(octets[64:]) == sent
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ..lib.stream import Backlog, Skid, Stage, Store
 from .entry import MESSAGE, of_message
 from .item import Ticket, Verdict
 from .precedence import Found, Ordered, Precedence
-from .queues import CompletionQueues
+from .queues import CompletionQueues, sent_host
 from .room import queue_host
 
 __all__ = ["Delivery", "Due", "Failure", "Record"]
@@ -244,7 +244,7 @@ class Delivery(wiring.Component):
         overrun its queue.
     retired : Out(16)
     bus : Out(AxiWrite(width))
-    host, delivered, taken, owner_room
+    host, delivered, taken, owner_room, sent
         Those of :class:`~.queues.CompletionQueues`.
     due : Out(stream.Signature(Record.kept(config)))
         With ``unordered`` only: records that are due leave here and are not written directly.
@@ -269,6 +269,7 @@ class Delivery(wiring.Component):
             "bus": Out(AxiWrite(config.width)),
             "host": In(queue_host(config)),
             **({"taken": In(1), "owner_room": Out(1)} if unordered else {}),
+            **({"sent": In(sent_host(config))} if config.transmit else {}),
             "delivered": Out(1),
             "busy": Out(1),
             **({
@@ -336,6 +337,8 @@ class Delivery(wiring.Component):
         with m.Else():
             m.d.comb += [
                 late.i.payload.stream.eq(queues.overran.payload), late.i.payload.overrun.eq(1)]
+        if config.transmit:
+            wiring.connect(m, wiring.flipped(self.sent), queues.sent)
         if self.unordered:
             wiring.connect(m, skid.o, wiring.flipped(self.due))
             wiring.connect(m, wiring.flipped(self.entries), precedence.i)

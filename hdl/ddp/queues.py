@@ -1,7 +1,7 @@
 """Writes completions to the completion queues, rings in host memory that hold nothing up."""
 
 from amaranth import *
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite, Response
@@ -14,12 +14,39 @@ from .entry_writer import EntryWriter
 from .fence import Fence
 from .room import Doorbell, Place, QueueRoom, QueueSettings, queue_host, queues_of
 
-__all__ = ["Answers", "CompletionQueues", "OwnerRoom", "Restart"]
+__all__ = ["Answers", "CompletionQueues", "OwnerRoom", "Restart", "SentEntry", "sent_host"]
 
 #: Entries between the decision for them and the bus.
 QUEUE = 16
 #: Cycles from the look-up of a queue until its entry is counted as issued, and some to spare.
 SETTLE = 12
+
+
+class SentEntry(data.StructLayout):
+    """A completion of sent messages for a ``queue``: ``stream``, ``status`` and ``done`` (16)."""
+
+    def __init__(self, config):
+        super().__init__({
+            "queue": range(queues_of(config)), "stream": range(config.streams), "status": 2,
+            "done": 16})
+
+
+def sent_host(config):
+    """Returns the signature between the Data Source and the completion queues.
+
+    Members
+    -------
+    entry : Out(stream.Signature(SentEntry(config)))
+    written : In(stream.Signature(1, always_ready=True))
+        The answer to each entry: 1 if its queue had room. Otherwise it was dropped.
+    freed : In(stream.Signature(range(queues), always_ready=True))
+        A queue that may have room again.
+    """
+    return wiring.Signature({
+        "entry": Out(stream.Signature(SentEntry(config))),
+        "written": In(stream.Signature(1, always_ready=True)),
+        "freed": In(stream.Signature(range(queues_of(config)), always_ready=True)),
+    })
 
 
 class Answers(wiring.Component):
@@ -278,6 +305,8 @@ class CompletionQueues(wiring.Component):
     host : In(queue_host(config))
     taken : In(1), owner_room : Out(1)
         With ``owned`` only: ``taken`` and ``room`` of :class:`OwnerRoom`.
+    sent : In(sent_host(config))
+        With ``config.transmit`` only. Its entries go first.
     delivered : Out(1)
         The bus has answered for a completion with OKAY.
     busy : Out(1)
@@ -293,6 +322,7 @@ class CompletionQueues(wiring.Component):
             "overran": Out(stream.Signature(16)),
             "host": In(queue_host(config)),
             **({"taken": In(1), "owner_room": Out(1)} if owned else {}),
+            **({"sent": In(sent_host(config))} if config.transmit else {}),
             "delivered": Out(1),
             "busy": Out(1),
         })
@@ -321,22 +351,25 @@ class CompletionQueues(wiring.Component):
         # A completion waits in ``entries`` while its place is found. A stream that restarts takes
         # the turn of a completion.
         entry, asked = self.i.payload, room.i.payload
-        go, takes = Signal(), Signal()
+        go, takes, sends = Signal(), Signal(), Signal()
         clears = delayed(m, 1, self.clear.valid, "clears")
         cleared = delayed(m, 1, self.clear.payload, "cleared")
         m.d.sync += go.eq((entries.level < QUEUE - 2) & ~self.clear.valid & ~restart.zero.valid)
         m.d.comb += [
-            self.i.ready.eq(go),
-            takes.eq(self.i.valid & go),
-            entries.i.valid.eq(takes),
+            self.i.ready.eq(go & ~sends),
+            takes.eq(self.i.valid & self.i.ready),
+            entries.i.valid.eq(takes | sends),
             entries.i.payload.eq(entry),
-            room.i.valid.eq(takes | clears),
+            room.i.valid.eq(takes | sends | clears),
             asked.stream.eq(Mux(clears, cleared, entry.stream)),
             asked.clear.eq(clears),
             asked.tagged.eq(entry.tagged),
-            asked.owner.eq((entry.kind != Kind.MESSAGE) if self.owned else 0),
+            asked.direct.eq((entry.kind != Kind.MESSAGE) if self.owned else 0),
+            asked.queue.eq(config.completion_queues),
             room.stopped.eq(restart.stopped | answers.failed),
         ]
+        if config.transmit:
+            self._sent(m, go, sends, room)
 
         # Registers keep the decision near the tables that it changes.
         issued = delayed(m, 1, room.issued, "issued")
@@ -380,3 +413,30 @@ class CompletionQueues(wiring.Component):
                 self.owner_room.eq(owner.room),
             ]
         return m
+
+    def _sent(self, m, go, sends, room):
+        """Takes completions of sent messages, and answers whether their queues had room."""
+        sent, asked = self.sent.entry, room.i.payload
+        entry = m.submodules.entries.i.payload
+        m.d.comb += [
+            sent.ready.eq(go),
+            sends.eq(sent.valid & go),
+            self.sent.written.valid.eq(delayed(m, room.LATENCY, sends, "sends")),
+            self.sent.written.payload.eq(room.o.payload.written),
+            # A queue that restarts has room after its counts have become zero.
+            self.sent.freed.valid.eq(
+                self.host.doorbell.valid | (room.zero.valid & room.zero.ready)),
+            self.sent.freed.payload.eq(Mux(
+                self.host.doorbell.valid, self.host.doorbell.payload.queue, room.zero.payload)),
+        ]
+        with m.If(sends):
+            m.d.comb += [
+                asked.stream.eq(sent.payload.stream),
+                asked.direct.eq(1),
+                asked.queue.eq(sent.payload.queue),
+                entry.eq(0),
+                entry.kind.eq(Kind.SENT),
+                entry.status.eq(sent.payload.status),
+                entry.stream.eq(sent.payload.stream),
+                entry.tag.eq(sent.payload.done),
+            ]

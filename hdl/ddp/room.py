@@ -11,7 +11,8 @@ from ..lib.table import Table, table_write
 from .state import ErrorState
 
 __all__ = [
-    "Binding", "Doorbell", "Place", "QueueRoom", "QueueSettings", "queue_host", "queues_of"]
+    "Asked", "Binding", "Doorbell", "Place", "QueueRoom", "QueueSettings", "queue_host",
+    "queues_of"]
 
 
 def queues_of(config):
@@ -113,13 +114,33 @@ class Place(data.StructLayout):
             "index": 15, "phase": 1})
 
 
+class Asked(data.StructLayout):
+    """A completion for which there may be room.
+
+    Members
+    -------
+    stream : 16
+    direct : 1, queue : range(queues_of(config))
+        The completion names its ``queue``.
+    tagged : 1
+        It is that of a tagged message, and not ``direct``.
+    clear : 1
+        No completion: ``stream`` restarts.
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "stream": 16, "direct": 1, "queue": range(queues_of(config)), "tagged": 1, "clear": 1})
+
+
 class QueueRoom(wiring.Component):
     """Decides for each completion whether it is written, and at which place of which queue.
 
-    A completion of a message belongs to its stream's queue, any other to the queue of the LLP's
-    owner. It is written if its queue is enabled, not stopped, and has less than its size of entries
-    that the host has not taken. Otherwise the completion is dropped, and its stream, which has
-    *overrun* the queue, completes nothing more until ``clear``. Nothing waits.
+    A completion of a received message belongs to its stream's queue; any other one, which is
+    ``direct``, names its queue. It is written if its queue is enabled, not stopped, and has less
+    than its size of entries that the host has not taken. Otherwise the completion is dropped; and
+    if it is of a received message, its stream, which has *overrun* the queue, completes nothing
+    more until ``clear``. Nothing waits.
 
     .. code-block:: text
 
@@ -138,9 +159,8 @@ class QueueRoom(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature({stream: 16, owner: 1, tagged: 1, clear: 1}, always_ready=True))
-        A completion; with ``owner``, one for the owner of the LLP. Or, with ``clear``, a stream
-        that restarts.
+    i : In(stream.Signature(Asked(config), always_ready=True))
+        A completion, or a stream that restarts.
     o : Out(stream.Signature(Place(config), always_ready=True))
         One for each completion.
     overran : Out(stream.Signature(16, always_ready=True))
@@ -161,9 +181,8 @@ class QueueRoom(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.queues = queues = queues_of(config)
-        came = data.StructLayout({"stream": 16, "owner": 1, "tagged": 1, "clear": 1})
         super().__init__({
-            "i": In(stream.Signature(came, always_ready=True)),
+            "i": In(stream.Signature(Asked(config), always_ready=True)),
             "o": Out(stream.Signature(Place(config), always_ready=True)),
             "overran": Out(stream.Signature(16, always_ready=True)),
             "bind": In(stream.Signature(Binding(config), always_ready=True)),
@@ -210,7 +229,7 @@ class QueueRoom(wiring.Component):
         silent = Signal()
         m.d.comb += [
             bindings.address[0].eq(self.i.payload.stream),
-            queue.eq(Mux(came_2.owner, config.completion_queues, bindings.data[0].queue)),
+            queue.eq(Mux(came_2.direct, came_2.queue, bindings.data[0].queue)),
             settings.index[0].eq(queue),
             consumers.address[0].eq(queue),
             counts.index.eq(queue),
@@ -221,7 +240,7 @@ class QueueRoom(wiring.Component):
         stopped = delayed(m, 2, self.stopped.bit_select(queue_3, 1), "stopped")
         m.d.sync += [
             valid.eq(Cat(self.i.valid, valid)),
-            silent.eq(bindings.data[0].silent & came_2.tagged & ~came_2.owner),
+            silent.eq(bindings.data[0].silent & came_2.tagged & ~came_2.direct),
         ]
 
         # The answers with and without the entry before it are both computed: whether that one is
@@ -248,10 +267,10 @@ class QueueRoom(wiring.Component):
         place = self.o.payload
         m.d.comb += [
             free.eq(room & allowed),
-            self.issued.eq(judges & free & (last.owner | (~errors.ended & ~mute))),
+            self.issued.eq(judges & free & (last.direct | (~errors.ended & ~mute))),
             self.queue.eq(delayed(m, 3, queue_3, "queue_3")),
             counts.add.eq(self.issued),
-            overruns.eq(judges & ~free & ~last.owner & ~errors.ended & ~mute),
+            overruns.eq(judges & ~free & ~last.direct & ~errors.ended & ~mute),
             errors.update.eq(overruns | (valid[-1] & last.clear)),
             errors.becomes.eq(~last.clear),
             self.overran.valid.eq(overruns),

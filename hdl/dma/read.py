@@ -22,7 +22,7 @@ from ..lib.stream import Beat, Stage, Store, counted, delayed
 from .inline import ROW, InlineMemory
 from .jobs import LENGTH_BITS
 from .sequencer import Job, JobSequencer
-from .staging import HEADER_OCTETS, BeatPlacer, Burst, Ended, Held, StagedHead, Staging
+from .staging import HEADER_OCTETS, TAG_BITS, BeatPlacer, Burst, Ended, Held, StagedHead, Staging
 
 __all__ = ["ReadBursts", "ReadDma", "ReadPiece", "ReadSegment"]
 
@@ -40,14 +40,14 @@ class ReadSegment(data.StructLayout):
         How many octets the header has.
     length : 17
         Octets of the payload.
-    tag : 16
+    tag : TAG_BITS
         A number that comes back with the segment.
     """
 
     def __init__(self):
         super().__init__({
             "header": 8 * HEADER_OCTETS, "lead": range(HEADER_OCTETS + 1), "length": LENGTH_BITS,
-            "tag": 16})
+            "tag": TAG_BITS})
 
 
 class ReadPiece(data.StructLayout):
@@ -509,7 +509,7 @@ class ReadDma(wiring.Component):
     Members
     -------
     segments : In(stream.Signature(ReadSegment()))
-    reserved : Out(stream.Signature(16, always_ready=True))
+    reserved : Out(stream.Signature(TAG_BITS, always_ready=True))
         The tag of a segment for which there is room.
     pieces : In(stream.Signature(ReadPiece()))
         The pieces of reserved segments, in the order of these; one or more for each. A segment has
@@ -531,7 +531,7 @@ class ReadDma(wiring.Component):
             width, reads=reads, octets=octets, segments=segments, inline=inline)
         super().__init__({
             "segments": In(stream.Signature(ReadSegment())),
-            "reserved": Out(stream.Signature(16, always_ready=True)),
+            "reserved": Out(stream.Signature(TAG_BITS, always_ready=True)),
             "pieces": In(stream.Signature(ReadPiece())),
             **({"inline": In(stream.Signature(8 * ROW))} if inline else {}),
             "bus": Out(AxiRead(width, reads)),

@@ -17,11 +17,13 @@ from .jobs import LENGTH_BITS
 from .rotate import Lanes, Rotate
 
 __all__ = [
-    "HEADER_OCTETS", "Answered", "BeatPlacer", "Burst", "Ended", "Held", "StagedHead", "Staging",
-    "Written"]
+    "HEADER_OCTETS", "TAG_BITS", "Answered", "BeatPlacer", "Burst", "Ended", "Held", "StagedHead",
+    "Staging", "Written"]
 
 #: Octets of the longest header: an untagged one (RFC 5041 section 4.3).
 HEADER_OCTETS = 18
+#: Bits of the number that comes back with a segment.
+TAG_BITS = 24
 QUEUE = 16
 
 
@@ -74,7 +76,7 @@ class Written(data.StructLayout):
 
 
 class StagedHead(data.StructLayout):
-    """A segment that leaves: its ``tag`` (16), and the octets of its header and its payload,
+    """A segment that leaves: its ``tag`` (TAG_BITS), and the octets of its header and its payload,
     ``lead`` and ``length``.
 
     ``refused`` (1): one of its pieces was. ``failed`` (1): the bus answered with an error. In both
@@ -83,7 +85,7 @@ class StagedHead(data.StructLayout):
 
     def __init__(self):
         super().__init__({
-            "tag": 16, "lead": range(HEADER_OCTETS + 1), "length": LENGTH_BITS, "refused": 1,
+            "tag": TAG_BITS, "lead": range(HEADER_OCTETS + 1), "length": LENGTH_BITS, "refused": 1,
             "failed": 1})
 
 

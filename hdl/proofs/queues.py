@@ -39,7 +39,7 @@ class Placed(Harness):
         queue = self.any(range(dut.queues), name="queue", constant=True)
         came = dut.i.payload
         self.assume(if_(dut.i.valid, came.stream < config.streams))
-        self.assume(if_(came.clear, ~came.owner & ~came.tagged))
+        self.assume(if_(came.clear, ~came.direct & ~came.tagged))
         self.assume(~dut.settings.payload.entry.size[2:].any())
 
         # What the host wrote.
@@ -73,12 +73,12 @@ class Placed(Harness):
         self.assume(if_(self.past(zeroes & ~dut.zero.ready), zeroes))
 
         # The completion of six cycles ago, and the decision that it needs now.
-        target = Mux(came.owner, config.completion_queues, owned.queue)
+        target = Mux(came.direct, came.queue, owned.queue)
         mine = self.past(dut.i.valid & ~came.clear & (target == queue), 6)
         clears = self.past(dut.i.valid & came.clear, 6)
         stream = self.past(number, 6)
-        owner = self.past(came.owner, 6)
-        silent = self.past(owned.silent & came.tagged & ~came.owner, 6)
+        direct = self.past(came.direct, 6)
+        silent = self.past(owned.silent & came.tagged & ~came.direct, 6)
         size, base = self.past(settings.size, 4), self.past(settings.base, 4)
         allowed = self.past(shown, 4) & ~self.past(stopped, 3)
         count, ended = Signal(16), Signal(config.streams)
@@ -86,7 +86,7 @@ class Placed(Harness):
         free = allowed & (used < (1 << size))
         over = ended.bit_select(stream, 1)
         # A count that was just set to 0 is not looked at: nothing is written then.
-        expected = free & (owner | (~over & ~silent))
+        expected = free & (direct | (~over & ~silent))
         place = dut.o.payload
         self.always(dut.o.valid == self.past(dut.i.valid & ~came.clear, 6), "one place for each")
         self.always(if_(mine, place.written == expected), "written exactly if there is room")
@@ -99,7 +99,7 @@ class Placed(Harness):
         self.always(if_(here, place.index == count & ((1 << size) - 1)), "the next place")
         self.always(if_(here, place.phase == ~(count >> size)[0]), "the phase of that lap")
         self.always(if_(here, place.base == base), "in its ring")
-        reports = ~free & ~owner & ~over & ~silent
+        reports = ~free & ~direct & ~over & ~silent
         self.always(if_(mine, dut.overran.valid == reports), "a stream is reported once")
         self.always(if_(dut.overran.valid, dut.overran.payload == stream), "that stream")
         self.always(if_(place.written & ~mine & dut.o.valid, place.queue != queue),

@@ -3,19 +3,21 @@
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from ..dma.staging import StagedHead
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Beat, Store
-from ..mpa.framer import SPACING, FpduHead
+from ..lib.stream import Beat, Store, delayed
+from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
-from .segmenter import ENDS, STOPS
+from ..mpa.length import FpduLength
+from ..spec.completion import SentStatus
+from .segmenter import SegmentTag
+from .sent import Passed
 
 __all__ = ["Departure", "SendSetting", "SendState"]
 
 QUEUE = 16
-#: Words of an FPDU between two markers.
-BETWEEN = SPACING - 1
 
 
 class SendState(data.StructLayout):
@@ -27,6 +29,8 @@ class SendState(data.StructLayout):
         Segments leave. Otherwise they are dropped and counted.
     failed : 1
         A segment could not be read; since then the stream is not open.
+    ending : 1
+        The last segment of the message that failed has not come yet.
     llp : LlpSettings()
     after : 7
         Words since the last marker, 1 to 127, where the next FPDU begins; at 127 it begins with a
@@ -37,7 +41,7 @@ class SendState(data.StructLayout):
 
     def __init__(self):
         super().__init__({
-            "open": 1, "failed": 1, "llp": LlpSettings(), "after": 7, "sequence": 32})
+            "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32})
 
 
 class SendSetting(data.StructLayout):
@@ -76,6 +80,11 @@ class Departure(wiring.Component):
         A packet for each head.
     fail : In(stream.Signature(range(streams)))
         Closes the sending half of a stream.
+    passed : Out(stream.Signature(Passed(streams), always_ready=True))
+        Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
+        of a message that failed and has no entry.
+    room : In(1)
+        There is room for two of these.
     leaves, dropped, ends : Out(1)
         High for one cycle for each segment that leaves, that does not leave, and that ends its
         message or stops it.
@@ -92,6 +101,8 @@ class Departure(wiring.Component):
             "heads": Out(stream.Signature(FpduHead())),
             "o": Out(stream.Signature(Beat(width))),
             "fail": In(stream.Signature(range(streams))),
+            "passed": Out(stream.Signature(Passed(streams), always_ready=True)),
+            "room": In(1),
             "leaves": Out(1),
             "dropped": Out(1),
             "ends": Out(1),
@@ -102,19 +113,21 @@ class Departure(wiring.Component):
         m.submodules.table = table = ForwardedTable(SendState(), self.streams, reads=2)
         m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
         m.submodules.packets = packets = Store(1, depth=QUEUE)
-        segment = self.segments.payload
+        segment, tag = self.segments.payload, SegmentTag()
+        asked = data.View(tag, segment.tag[:tag.size])
+        number = Mux(self.fail.valid, self.fail.payload, asked.stream)
         # A segment takes two cycles for its look-up, and is written back in the third one.
         takes, looks, known = Signal(), Signal(), Signal()
-        number = [Signal(range(self.streams), name=f"number{n}") for n in (1, 2)]
         length = [Signal(16, name=f"length{n}") for n in (1, 2)]
-        bad, last, empty = Signal(2), Signal(2), Signal(2)
-        fails = Signal(2)  # a stream is closed, in the place of a segment
-        words1, words2, left2 = Signal(15), Signal(15), Signal(7)
+        bad, fails = Signal(2), Signal(2)  # fails: a stream is closed, in the place of a segment
+        m.submodules.size = size = FpduLength()
         m.d.comb += [
-            self.fail.ready.eq(~looks),
-            takes.eq(self.segments.valid & ~looks & ~self.fail.valid & heads.half & packets.half),
+            size.octets.eq(segment.lead + segment.length),
+            self.fail.ready.eq(~looks & self.room),
+            takes.eq(self.segments.valid & ~looks & ~self.fail.valid
+                     & heads.half & packets.half & self.room),
             self.segments.ready.eq(takes),
-            table.address[0].eq(Mux(self.fail.valid, self.fail.payload, segment.tag)),
+            table.address[0].eq(number),
             table.address[1].eq(self.look),
             self.state.eq(table.data[1]),
         ]
@@ -122,59 +135,56 @@ class Departure(wiring.Component):
             looks.eq(takes | (self.fail.valid & self.fail.ready)),
             known.eq(looks),
             fails.eq(Cat(self.fail.valid & self.fail.ready, fails)),
-            number[0].eq(Mux(self.fail.valid, self.fail.payload, segment.tag)),
-            number[1].eq(number[0]),
             length[0].eq(segment.lead + segment.length),
             length[1].eq(length[0]),
             bad.eq(Cat(segment.refused | segment.failed, bad)),
-            last.eq(Cat(segment.tag[ENDS] | segment.tag[STOPS], last)),
-            empty.eq(Cat(segment.tag[STOPS], empty)),
-            # Words with the length field and PAD, and the CRC.
-            words1.eq(((segment.lead + segment.length + 5) >> 2) + 1),
         ]
-        # Each 127 words bring a marker; the words beyond these may bring another one.
-        sum1 = words1[7:] + words1[:7]
-        m.d.sync += [
-            words2.eq(words1 + words1[7:] + (sum1 >= BETWEEN) + (sum1 >= 2 * BETWEEN)),
-            left2.eq(sum1 - Mux(sum1 >= 2 * BETWEEN, 2 * BETWEEN, Mux(
-                sum1 >= BETWEEN, BETWEEN, 0))),
-        ]
-        plain2 = Signal(15)
-        m.d.sync += plain2.eq(words1)
-
-        state, after, one_more = Signal(SendState()), Signal(8), Signal()
-        leaves, closes, words = Signal(), Signal(), Signal(16)
+        known_tag = delayed(m, 2, asked, "tag")
+        known_number = delayed(m, 2, number, "number")[:exact_log2(self.streams)]
+        ends = Signal()
+        state, leaves, closes = Signal(SendState()), Signal(), Signal()
         written, head = Signal(SendState()), heads.i.payload
         m.d.comb += [
             state.eq(table.data[0]),
-            after.eq(state.after + left2),
-            one_more.eq(after > BETWEEN),
-            words.eq(Mux(state.llp.markers, words2 + one_more, plain2)),
+            size.markers.eq(state.llp.markers),
+            size.after.eq(state.after),
             leaves.eq(state.open & ~bad[1] & ~fails[1]),
-            closes.eq(fails[1] | (bad[1] & ~empty[1])),
+            closes.eq(fails[1] | (bad[1] & ~known_tag.stops)),
+            ends.eq(known_tag.ends & ~fails[1]),
             written.open.eq(state.open & ~closes),
             written.failed.eq(state.failed | (state.open & closes)),
+            written.ending.eq((state.ending | (state.open & closes & ~fails[1])) & ~ends),
             written.llp.eq(state.llp),
-            written.after.eq(Mux(
-                leaves, Mux(one_more, after - BETWEEN, after), state.after)),
-            written.sequence.eq(state.sequence + Mux(leaves, words << 2, 0)),
+            written.after.eq(Mux(leaves, size.then, state.after)),
+            written.sequence.eq(state.sequence + Mux(leaves, size.words << 2, 0)),
             head.length.eq(length[1]),
             head.settings.eq(state.llp),
             head.phase.eq(state.after + 1),
-            head.stream.eq(number[1]),
+            head.stream.eq(known_number),
             head.sequence.eq(state.sequence),
             heads.i.valid.eq(known & leaves),
             packets.i.valid.eq(known & ~bad[1] & ~fails[1]),
             packets.i.payload.eq(leaves),
             table.write.valid.eq(known | self.set.valid),
-            table.write.payload.address.eq(Mux(known, number[1], self.set.payload.stream)),
+            table.write.payload.address.eq(Mux(known, known_number, self.set.payload.stream)),
             table.write.payload.data.eq(Mux(known, written, self.set.payload.state)),
             self.set.ready.eq(~known),
         ]
+        passed, message = self.passed.payload, self.passed.payload.message
+        m.d.comb += [
+            self.passed.valid.eq(known & Mux(fails[1], state.open, leaves | ends)),
+            passed.leaves.eq(leaves),
+            passed.ends.eq(ends | fails[1]),
+            message.stream.eq(known_number),
+            message.entries.eq(Mux(fails[1], 0, known_tag.entries)),
+            message.signaled.eq(known_tag.signaled),
+            message.status.eq(Mux(leaves, SentStatus.SUCCESS, Mux(
+                (state.open & closes) | state.ending, SentStatus.FAILED, SentStatus.FLUSHED))),
+        ]
         m.d.sync += [
             self.leaves.eq(known & leaves),
-            self.dropped.eq(known & ~leaves & ~fails[1] & ~empty[1]),
-            self.ends.eq(known & last[1] & ~fails[1]),
+            self.dropped.eq(known & ~leaves & ~fails[1] & ~known_tag.stops),
+            self.ends.eq(known & (ends | (known_tag.stops & ~fails[1]))),
         ]
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         self._pass(m, packets)

@@ -5,8 +5,8 @@ The data's way::
     doorbells ─ RingReader ◄─ turns ─ Scheduler
                   │ ▲ results
     entries       ▼ │
-              Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ─ Framer ─ FPDUs
-                        ├ parts ─ PartCheck ─ pieces ─►  │ ▲
+              Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ┬ Framer ─ FPDUs
+                        ├ parts ─ PartCheck ─ pieces ─►  │ ▲               └ HandOver ─ completions
                         └ inline ──────────────────────► │ └ bus
                                   reserved ◄─────────────┘
 """
@@ -21,10 +21,12 @@ from ..dma.read import ReadDma
 from ..lib.stream import counted
 from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
+from .credit import CreditLimit
 from .departure import Departure
 from .rings import RingReader
 from .scheduler import Scheduler
 from .segmenter import Segmenter
+from .sent import HandOver, SentCompletions
 from .work import QUANTUM
 
 __all__ = ["DataSource"]
@@ -53,10 +55,15 @@ class DataSource(wiring.Component):
         ``set``, ``doorbell`` and ``consumer`` of :class:`~.rings.RingReader`.
     look : In(range(streams))
         The stream of ``consumer`` and ``state``.
-    mulpdus, msns, set, state, dropped
+    mulpdus, msns, opens, set, state, dropped
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
+    limits : In(stream.Signature(CreditLimit(streams)))
+        As in :class:`~.credit.CreditAccounts`; a stream with a new limit is woken.
     stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
+    bind : In(stream.Signature(SendBinding(config), always_ready=True))
+        As in :class:`~.sent.SentCompletions`.
+    completions : Out(sent_host(config))
     bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
     fence : In(1), fencing : Out(1)
@@ -69,14 +76,19 @@ class DataSource(wiring.Component):
         self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
         self.departure = Departure(config.width, config.streams)
         self.rings = RingReader(config.width, config.streams)
+        self.sent = SentCompletions(config)
         members = {
-            **{name: self.segmenter.signature.members[name] for name in ("mulpdus", "msns")},
+            **{name: self.segmenter.signature.members[name]
+               for name in ("mulpdus", "msns", "opens")},
+            "limits": In(stream.Signature(CreditLimit(config.streams))),
             **{name: self.check.signature.members[name]
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped")},
             **{name: self.rings.signature.members[name] for name in ("doorbell", "consumer")},
             "ring": self.rings.signature.members["set"],
+            "bind": self.sent.signature.members["bind"],
+            "completions": self.sent.signature.members["host"],
         }
         super().__init__({
             "bus": Out(AxiRead(config.width, 2 * config.outstanding)),
@@ -89,6 +101,7 @@ class DataSource(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        handed = self.o.valid & self.o.ready & self.o.payload.beat.last
         m.submodules.rings = rings = self.rings
         m.submodules.scheduler = scheduler = Scheduler(self.config.streams, QUANTUM)
         m.submodules.segmenter = segmenter = self.segmenter
@@ -97,6 +110,8 @@ class DataSource(wiring.Component):
             self.config.width, reads=self.config.outstanding, inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.framer = framer = Framer(self.config.width)
+        m.submodules.handover = handover = HandOver(self.config.streams)
+        m.submodules.sent = sent = self.sent
         self._fetch(m, rings, dma)
         for name in ("wake", "ended"):
             wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
@@ -114,9 +129,13 @@ class DataSource(wiring.Component):
         wiring.connect(m, departure.heads, framer.heads)
         wiring.connect(m, departure.o, framer.i)
         wiring.connect(m, framer.o, wiring.flipped(self.o))
+        wiring.connect(m, departure.passed, handover.i)
+        wiring.connect(m, handover.o, sent.i)
+        wiring.connect(m, sent.host, wiring.flipped(self.completions))
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
-            ("ring", rings.set), ("doorbell", rings.doorbell),
+            ("opens", segmenter.opens),
+            ("ring", rings.set), ("doorbell", rings.doorbell), ("bind", sent.bind),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         m.d.comb += [
@@ -132,12 +151,20 @@ class DataSource(wiring.Component):
             self.state.eq(departure.state),
             self.consumer.eq(rings.consumer),
             self.dropped.eq(departure.dropped),
+            segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
+            segmenter.limits.payload.eq(self.limits.payload),
+            rings.nudge.valid.eq(self.limits.valid),
+            rings.nudge.payload.eq(self.limits.payload.stream),
+            self.limits.ready.eq(rings.nudge.ready),
+            departure.room.eq(handover.half),
+            handover.handed.eq(handed),
         ]
         messages, fpdus = Signal(8), Signal(8)
         counted(m, messages, segmenter.begins, departure.ends)
-        counted(m, fpdus, departure.leaves, self.o.valid & self.o.ready & self.o.payload.beat.last)
+        counted(m, fpdus, departure.leaves, handed)
         m.d.comb += self.busy.eq(
-            self.doorbell.valid | scheduler.busy | messages.any() | fpdus.any())
+            self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
+            | handover.busy | sent.busy)
         self._fence(m, check, dma)
         return m
 

@@ -72,6 +72,8 @@ class SendMessage(data.StructLayout):
         Of an untagged message.
     refused : 1
         The entries are not valid: the message has one segment, which is given up.
+    signaled : 1
+        Its success is reported.
     entries, pieces : 8
     partial : 1
         Not all entries of the message were read for the turn. It has no piece, and is not sent now.
@@ -83,8 +85,8 @@ class SendMessage(data.StructLayout):
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "tagged": 1, "rsvdulp": 40, "length": 32, "stag": 32,
-            "to": 64, "qn": range(QUEUES), "refused": 1, "entries": 8, "pieces": 8,
-            "partial": 1, "last": 1, "turn": Turn()})
+            "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1, "entries": 8,
+            "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
 
 
 class LocalPiece(data.StructLayout):
@@ -235,6 +237,7 @@ class WorkReader(wiring.Component):
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.refused.eq(bad),
+            message.signaled.eq((head["flags"] & Flag.SIGNALED).any()),
             message.entries.eq(judged.entries),
             message.pieces.eq(head["pieces"]),
             message.partial.eq(partial),

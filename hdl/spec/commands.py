@@ -176,22 +176,36 @@ def post(
 
 
 def set_sending(
-    stream: int, *, sequence: int, after: int = 127, crc: bool = False, markers: bool = False
+    stream: int,
+    *,
+    sequence: int,
+    after: int = 127,
+    crc: bool = False,
+    markers: bool = False,
+    limited: bool = False,
 ) -> tuple[Write, ...]:
     """Opens the sending half of a stream.
 
     ``sequence`` is the LLP sequence number of the next FPDU, and ``after`` the words since the last
-    marker.
+    marker. If the stream is ``limited``, :func:`set_limit` was given before.
     """
-    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers)
+    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers, limited=limited)
     return _write(
         "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, AFTER=after, COMMIT=1
     )
 
 
-def set_send_ring(stream: int, address: int, size: int) -> tuple[Write, ...]:
-    """Gives a stream a send ring of 2 to the power of ``size`` entries."""
-    ring = regs.pack("SEND_RING_SIZE", size=size, open=1)
+def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
+    """Lets FPDUs of a stream leave that end at the LLP sequence number ``limit`` or before."""
+    return _write("SEND", STREAM=stream, LIMIT=limit & _HALF, LIMIT_COMMIT=1)
+
+
+def set_send_ring(stream: int, address: int, size: int, *, cq: int = 0) -> tuple[Write, ...]:
+    """Gives a stream a send ring of 2 to the power of ``size`` entries.
+
+    Messages that it sends complete in the queue ``cq``.
+    """
+    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq)
     return (
         Write("SEND_STREAM", stream),
         *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),

@@ -10,6 +10,7 @@ delivers every message that RFC 5041 section 5.4 lets it deliver:
   size which the host has not taken, or of which the bus has refused an entry.
 * **The queue of SCTP's owner** never overruns: the device takes a frame only while the queue has a
   free entry for each record of frames taken before, and ``RnicConfig.owner_entries`` more.
+* **Sent messages** never overrun a queue: without room, the device keeps their latest completions.
 """
 
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ OCTETS = 32  #: of an entry
 
 
 class Kind(IntEnum):
-    """The kind of an entry. All kinds but MESSAGE exist only with DDP over SCTP.
+    """The kind of an entry.
 
-    The device writes CHUNK and PACKET in the order in which the chunks arrived, each once the
-    chunk's octets are in host memory; from these entries the host's SCTP knows which chunks it may
-    acknowledge. MESSAGE and CONTROL are in the order of their stream's DDP-SSNs.
+    CHUNK, PACKET, CONTROL and SESSION exist only with DDP over SCTP. The device writes CHUNK and
+    PACKET in the order in which the chunks arrived, each once the chunk's octets are in host
+    memory; from these entries the host's SCTP knows which chunks it may acknowledge. MESSAGE and
+    CONTROL are in the order of their stream's DDP-SSNs.
     """
 
     MESSAGE = 0  #: a DDP message, delivered
@@ -34,6 +36,7 @@ class Kind(IntEnum):
     PACKET = 2  #: the end of an association's packet, if none of its chunks has ``ends``
     CONTROL = 3  #: a DDP Stream Session Control message, when its DDP-SSN is next
     SESSION = 4  #: an event of a session
+    SENT = 5  #: entries of a send ring have ended
 
 
 class Status(IntEnum):
@@ -41,6 +44,14 @@ class Status(IntEnum):
 
     DELIVERED = 0
     NOT_PLACED = 1  #: the bus refused a write on the message's stream
+
+
+class SentStatus(IntEnum):
+    """The outcome of all entries of a send ring from the index of its last completion on."""
+
+    SUCCESS = 0  #: all of their messages' FPDUs have left
+    FAILED = 1  #: an entry was not valid, or its octets could not be read; see SEND_STATE
+    FLUSHED = 2  #: not sent, because the sending half was closed
 
 
 class ChunkStatus(IntEnum):
@@ -56,6 +67,10 @@ class ChunkStatus(IntEnum):
     #: The device forwards the whole chunk to the host, see Diversion. The host acknowledges it once
     #: it has received the chunk.
     HELD = 7
+
+
+#: The outcome of an entry of any kind.
+AnyStatus = Status | ChunkStatus | Reason | SentStatus
 
 
 class Field(NamedTuple):
@@ -77,10 +92,12 @@ FIELDS = (
     Field("tagged", 0, 0, 1, "The message was tagged."),
     Field("ends", 0, 1, 1, "CHUNK: the chunk is the last one of its packet."),
     Field("kind", 0, 4, 4, "A Kind."),
-    Field("status", 1, 0, 8, "A Status; CHUNK: a ChunkStatus; SESSION: a Reason."),
+    Field("status", 1, 0, 8, "A Status; CHUNK: a ChunkStatus; SESSION: a Reason; SENT: a"
+          " SentStatus."),
     Field("stream", 2, 0, 16, "The DDP Stream; PACKET: 0."),
     Field("tag", 4, 0, 32, "Tagged: the STag; untagged: the MSN; CHUNK: the TSN; CONTROL: the"
-          " Function Code; SESSION: the session's State when the event occurred; PACKET: 0."),
+          " Function Code; SESSION: the session's State when the event occurred; PACKET: 0; SENT:"
+          " an index into the send ring, modulo 2^16: all entries before it have ended."),
     Field("length", 8, 0, 32, "Octets of a message; tagged: from its beginning to the end of its"
           " last segment, modulo 2^32; CHUNK: octets placed; PACKET: number of its chunks;"
           " otherwise 0."),
@@ -104,7 +121,7 @@ class Completion:
 
     phase: int = 0
     tagged: bool = False
-    status: Status | ChunkStatus | Reason = Status.DELIVERED
+    status: AnyStatus = Status.DELIVERED
     stream: int = 0
     tag: int = 0
     length: int = 0
@@ -117,9 +134,10 @@ class Completion:
 
 #: Of each field the name, the lowest bit in the entry, and a mask of as many bits.
 _BITS = [(field.name, 8 * field.octet + field.bit, (1 << field.bits) - 1) for field in FIELDS]
-_STATUS: dict[Kind, type[Status | ChunkStatus | Reason]] = {
+_STATUS: dict[Kind, type[AnyStatus]] = {
     Kind.CHUNK: ChunkStatus,
     Kind.SESSION: Reason,
+    Kind.SENT: SentStatus,
 }
 
 

@@ -1,7 +1,4 @@
-"""Declares the entries of the send ring and the completion of sent messages.
-
-The device takes these entries; the completion is not written by any device yet, and the flags
-SIGNALED, FENCE and LAST have no effect yet.
+"""Declares the entries of the send ring. The flags FENCE and LAST have no effect yet.
 
 A message is one entry of 64 octets or several. Its first entry has the message's header, and then
 two pieces or 32 octets inline; each further entry has four pieces or 64 octets.
@@ -11,17 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from .completion import OCTETS, Field
+from .completion import Field
 
-__all__ = ["ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "SENT", "SENT_KIND", "Flag", "Kind",
-           "Message", "Piece", "Sent", "SentStatus"]
+__all__ = ["ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "Flag", "Kind", "Message", "Piece"]
 
 ENTRY = 64  #: octets of an entry of the send ring
 PIECE_OCTETS = 16
 #: Where the pieces, or the octets inline, begin in a message's first entry.
 _BODY = 32
-#: The kind of the completion of sent messages; the other kinds are those of received ones.
-SENT_KIND = 5
 
 
 class Kind(IntEnum):
@@ -36,18 +30,10 @@ class Kind(IntEnum):
 class Flag(IntFlag):
     """Conditions under which the device sends a message and reports its end."""
 
-    SIGNALED = 1  #: the message's end is reported by a completion
+    SIGNALED = 1  #: the message's success is reported by a completion; any failure is
     FENCE = 2  #: the message waits for the end of all earlier Reads
     INLINE = 4  #: the entries have the message's octets instead of pieces
     LAST = 8  #: the message may leave after the stream was stopped: the Terminate
-
-
-class SentStatus(IntEnum):
-    """The outcome of all messages up to the one that a completion names."""
-
-    SUCCESS = 0
-    FAILED = 1
-    FLUSHED = 2  #: not sent, because the stream had stopped
 
 
 #: The first entry of a message. The octets between the fields are 0.
@@ -67,14 +53,6 @@ PIECE = (
     Field("stag", 0, 0, 32, "The region's STag."),
     Field("length", 4, 0, 32, "Octets."),
     Field("to", 8, 0, 64, "The Tagged Offset of the first octet."),
-)
-#: The completion of sent messages, an entry of a completion ring.
-SENT = (
-    Field("kind", 0, 4, 4, "SENT_KIND."),
-    Field("status", 1, 0, 8, "A SentStatus."),
-    Field("stream", 2, 0, 16, "The DDP Stream."),
-    Field("done", 4, 0, 32, "Index into the send ring: all entries before it have ended."),
-    Field("phase", 31, 0, 1, "As in every completion."),
 )
 
 
@@ -182,25 +160,3 @@ def _turned(rsvdulp: int) -> int:
     if not 0 <= rsvdulp < 1 << 40:
         raise ValueError(f"rsvdulp must be from 0 to 2**40 - 1, not {rsvdulp!r}")
     return int.from_bytes(rsvdulp.to_bytes(5, "big"), "little")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The completion of all entries of the send ring before index ``done``."""
-
-    status: SentStatus
-    stream: int
-    done: int
-    phase: int
-
-    def encode(self) -> bytes:
-        return _pack(SENT, OCTETS, {**vars(self), "kind": SENT_KIND})
-
-    @classmethod
-    def decode(cls, octets: bytes) -> "Sent":
-        """Decodes an entry of a completion ring; raises ValueError if it is not of this kind."""
-        values = _unpack(SENT, OCTETS, "A completion", octets)
-        if (kind := values.pop("kind")) != SENT_KIND:
-            raise ValueError(
-                f"A completion of sent messages must have kind {SENT_KIND}, not {kind}")
-        return cls(SentStatus(values.pop("status")), **values)

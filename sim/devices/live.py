@@ -100,6 +100,7 @@ class SimTransport(Transport):
         self._next = _BASE
         self._lock = ProcessLock("the simulated device")
         self._woken = threading.Event()
+        self.carries = self.config.transmit
         built = compiled.build(self.config, gates=gates, waves=waves is not None)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
@@ -177,8 +178,9 @@ class SimTransport(Transport):
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
-                busy = timeout or self._library.sim_sending(self._open())
-                interrupt = self._library.sim_wait(self._open(), _CYCLES if busy else _GLIMPSE)
+                sim, library = self._open(), self._library
+                busy = timeout or library.sim_sending(sim) or library.sim_leaving(sim)
+                interrupt = library.sim_wait(sim, _CYCLES if busy else _GLIMPSE)
                 self._check()
             if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
                 self._woken.clear()
@@ -222,6 +224,15 @@ class SimTransport(Transport):
     def _send(self, operation: tuple[int, ...], octets: bytes) -> None:
         with self._lock:
             self._library.sim_send(self._open(), compiled.ROW.pack(*operation), octets)
+
+    def sent(self) -> list[tuple[int, int, bytes]]:
+        with self._lock:
+            count = self._library.sim_fpdus(self._open())
+            if not count:
+                return []
+            fpdus = compiled.fpdus(self._library, self._sim)[:count]
+            self._library.sim_forget(self._sim, count)
+        return [(each.stream, each.sequence, each.octets) for each in fpdus]
 
     @property
     def sending(self) -> int:

@@ -188,6 +188,9 @@ def open_library(path: Path) -> Any:
         ("sim_live", pointer, [pointer, ctypes.c_int, ctypes.c_char_p]),
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),
+        ("sim_leaving", ctypes.c_int, [pointer]),
+        ("sim_fpdus", number, [pointer]),
+        ("sim_forget", None, [pointer, number]),
         ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
         ("sim_writes", number, [pointer, ctypes.c_char_p, number]),
         ("sim_wait", ctypes.c_int, [pointer, number]),
@@ -286,7 +289,8 @@ def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
     ]
 
 
-def _fpdus(library: Any, sim: int) -> list[Fpdu]:
+def fpdus(library: Any, sim: int) -> list[Fpdu]:
+    """Returns the FPDUs that a device has sent, the one under way included."""
     octets = _items(library, sim, 14, _OCTET).tobytes()
     return [
         Fpdu(stream, sequence, octets[offset : offset + length], first, last)
@@ -306,7 +310,7 @@ def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outc
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         stray=list(items(3, WRITE)),
         polled=items(12, CYCLE),
-        fpdus=_fpdus(library, sim),
+        fpdus=fpdus(library, sim),
         reads=items(15, BURST),
         **cycles(library, sim),
     )

@@ -202,7 +202,8 @@ class Ring:
     """The ring of completion queue 0: 2 to the power of ``size`` entries from a bus address on.
 
     With ``owner``, the number of another queue, that queue's ring of the same size follows: of
-    SCTP's owner, for all that is no message, or of a client, for the messages of ``streams``. The
+    SCTP's owner, for all that is no message, or of a client, for the messages of ``streams``
+    that it receives and sends. The
     operations program both once in a run, as :meth:`program` does. Only the engine
     writes CQ_DOORBELL: when a quarter of a ring was taken, at every :class:`Drain`, and when an
     interrupt says that completions wait.
@@ -235,7 +236,8 @@ class Ring:
         """Yields for each completion its ring and how many preceded it there."""
         count = [0, 0]
         for each in entries:
-            second = each.kind is not Kind.MESSAGE or each.stream in self.streams
+            message = each.kind in (Kind.MESSAGE, Kind.SENT)
+            second = not message or each.stream in self.streams
             which = int(bool(self.owner) and second)
             yield which, count[which]
             count[which] += 1

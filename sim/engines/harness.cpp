@@ -15,6 +15,7 @@
 #if VM_TRACE
 #include "verilated_vcd_c.h"
 #endif
+#include <algorithm>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -825,17 +826,39 @@ struct Sim {
             if (each.id == id)
                 fail("m_axi_ar: the ID %u is used for two bursts at the same time", id);
         if (quiet) fail("m_axi_ar: a read comes although STATUS said nothing is in flight");
-        read_bursts.push_back({cycle, a.address, a.length + 1ull});
+        if (recorded) read_bursts.push_back({cycle, a.address, a.length + 1ull});
         reading.push_back({start, a.length + 1ull, cycle + settings.latency + 1, id});
     }
 
-    // Returns an octet of the host's memory; in front of and after it, octets have any value.
-    uint8_t octet_at(uint64_t address) const {
-        if (!live) return address - settings.base < size ? *host(address) : uint8_t(0xEE);
-        auto after = windows.upper_bound(address);
-        if (after == windows.begin()) return 0xEE;
-        --after;
-        return address < after->second.stop ? after->second.octets[address - after->first] : 0xEE;
+    // Reads a beat of the host's memory; in front of and after that, octets have any value.
+    void read_beat(uint64_t address, uint8_t *beat) {
+        if (live) { read_live(address, beat); return; }
+        for (uint64_t k = 0; k < N; k++) {
+            const bool inside = address + k - settings.base < size;
+            beat[k] = inside ? *host(address + k) : 0xEE;
+        }
+    }
+
+    // The same. A beat without any octet of that memory is an error.
+    void read_live(uint64_t address, uint8_t *beat) {
+        if (address < latest.first || address + N > latest.stop) {
+            bool found = false;
+            memset(beat, 0xEE, N);
+            for (auto after = windows.lower_bound(address + N); after != windows.begin();) {
+                const Window &each = (--after)->second;
+                if (each.stop <= address) break;
+                const uint64_t first = std::max(address, each.first);
+                const uint64_t stop = std::min(address + N, each.stop);
+                memcpy(beat + (first - address), each.octets + (first - each.first), stop - first);
+                latest = each;
+                found = true;
+            }
+            if (!found && !faulty(address, mask(N)))
+                fail("the RNIC reads the octets at %#llx, where the host has no memory",
+                     (unsigned long long)address);
+            return;
+        }
+        memcpy(beat, latest.octets + (address - latest.first), N);
     }
 
     void take_fpdu(const Output &o) {
@@ -866,7 +889,7 @@ struct Sim {
             ReadBurst &burst = reading[which];
             if (burst.due > cycle) return;
             uint8_t beat[N];
-            for (uint64_t k = 0; k < N; k++) beat[k] = octet_at(burst.address + k);
+            read_beat(burst.address, beat);
             memcpy(&top.m_axi_rdata, beat, N);
             top.m_axi_rid = burst.id;
             top.m_axi_rresp = faulty(burst.address, mask(N)) ? 2 + (burst.address / N & 1) : 0;
@@ -1081,6 +1104,22 @@ EXPORT uint64_t sim_writes(Sim *sim, const uint32_t *words, uint64_t count) {
         if (sim_access(sim, 1, words[2 * n], &value)) return n;
     }
     return count;
+}
+
+// Returns whether the RNIC reads the host's memory, or sends an FPDU.
+EXPORT int sim_leaving(Sim *sim) { return !sim->reading.empty() || sim->inside_fpdu; }
+
+// Returns the number of FPDUs that have left completely: the first ones in sim_list.
+EXPORT uint64_t sim_fpdus(Sim *sim) { return sim->fpdus.size() - sim->inside_fpdu; }
+
+// Drops the first ``count`` of them.
+EXPORT void sim_forget(Sim *sim, uint64_t count) {
+    auto &fpdus = sim->fpdus;
+    auto &octets = sim->fpdu_octets;
+    const uint64_t gone = count < fpdus.size() ? fpdus[count].offset : octets.size();
+    fpdus.erase(fpdus.begin(), fpdus.begin() + count);
+    octets.erase(octets.begin(), octets.begin() + gone);
+    for (Fpdu &each : fpdus) each.offset -= gone;
 }
 
 // Simulates at most ``cycles`` cycles, until there is an interrupt, or until the RNIC has taken the

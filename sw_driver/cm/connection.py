@@ -8,8 +8,9 @@ from ..base.buffers import copy_of
 from ..base.checks import flag, instance, integer
 from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest, StateError
-from ..rdmap import CQ, QP, Layer, Opcode, QPState, Terminate
+from ..rdmap import CQ, QP, Layer, Opcode, QPState, Source, Terminate
 from ..verbs.pd import PD
+from ..verbs.sending import SendSettings
 from .errors import (
     ConnectError,
     ConnectionLost,
@@ -264,7 +265,11 @@ class Connection:
         mulpdu = self._mulpdu
         if self.mss is not None:
             mulpdu = mulpdu_of(self.mss, markers=theirs.markers)
-        source = MpaSource(mulpdu, crc=crc, markers=theirs.markers)
+        source: Source | SendSettings
+        if self._pd.context.sends:
+            source = SendSettings(mulpdu, crc, theirs.markers)
+        else:
+            source = MpaSource(mulpdu, crc=crc, markers=theirs.markers)
         qp = QP(self._pd, self._cq, source, crc=crc, markers=self._markers, ird=ird, ord=ord)
         try:
             if rtr_send:

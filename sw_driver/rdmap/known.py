@@ -38,6 +38,8 @@ class KnownQP(Closing):
         stag: int = 0,
         to: int = 0,
         solicited: bool = False,
+        offset: int = 0,
+        length: int | None = None,
     ) -> None:
         """Posts a request."""
 

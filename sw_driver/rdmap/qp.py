@@ -10,13 +10,15 @@ from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, MESSAGE_TOO_LONG, NO_BUFFER, ErrorType
+from ...hdl.spec.send import Kind, Piece
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
 from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..verbs import cq as ddp
 from ..verbs.cq import WcStatus
 from ..verbs.pd import MR, PD, Access
-from ..verbs.stream import Stream
+from ..verbs.sending import Part, SendSettings
+from ..verbs.stream import Stream, part_of
 from . import wire
 from .cq import CQ, WC, Opcode
 from .known import KnownQP
@@ -32,6 +34,8 @@ _OPCODE = {
 
 #: The ``wr_id`` of the buffer for the Send that ends a peer's start-up.
 _RTR = object()
+#: The owner of a Read Response, which is no request.
+_ANSWER = object()
 
 
 @runtime_checkable
@@ -59,7 +63,7 @@ class _Request:
 
     opcode: Opcode
     wr_id: Any
-    message: bytes
+    message: bytes | Part
     length: int
     stag: int = 0
     to: int = 0
@@ -97,7 +101,8 @@ class QP(KnownQP):
     pd, cq
         The protection domain, and the queue that gets the completions.
     source
-        The Data Source that makes the octets to send.
+        The Data Source that makes the octets to send; or the settings with which the device makes
+        them, if it sends.
     crc, markers
         The settings that MPA's start-up agreed on for the receiving direction.
     ird, ord
@@ -117,7 +122,7 @@ class QP(KnownQP):
         self,
         pd: PD,
         cq: CQ,
-        source: Source,
+        source: Source | SendSettings,
         *,
         crc: bool = True,
         markers: bool = False,
@@ -127,7 +132,8 @@ class QP(KnownQP):
         order = "QP(pd, cq, source)"
         instance("a queue pair's protection domain", pd, PD, order)
         instance("a queue pair's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
-        instance("a queue pair's source", source, Source, order)
+        if not isinstance(source, SendSettings):
+            instance("a queue pair's source", source, Source, order)
         self.ird = integer("ird", ird, 0, pd.context.capabilities.queue)
         self.ord = integer("ord", ord, 0, (1 << 14) - 1)
         self.context, self.pd, self.cq, self.source = pd.context, pd, cq, source
@@ -144,10 +150,12 @@ class QP(KnownQP):
         self._requests: deque[_Request] = deque()  # incomplete requests, in the order of posts
         self._unsent: deque[_Request] = deque()
         self._reads: deque[_Request] = deque()  # Reads that wait for their responses
-        self._answered = 0  # Read Requests whose answers wait to be sent
+        self._answered = 0  # Read Requests whose answers were sent
         self.stream = Stream(pd, cq.messages, crc=crc, markers=markers, queues=list(Queue))
         cq.qps[self.stream] = self
         try:
+            if isinstance(source, SendSettings):
+                self.stream.send_by(source, self._send)
             for _ in range(ird):
                 self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
             self._expect(Queue.TERMINATE, Terminate.LONGEST)
@@ -179,6 +187,8 @@ class QP(KnownQP):
         stag: int = 0,
         to: int = 0,
         solicited: bool = False,
+        offset: int = 0,
+        length: int | None = None,
     ) -> None:
         """Posts a request.
 
@@ -187,9 +197,9 @@ class QP(KnownQP):
         opcode
             The operation.
         buffer
-            The message, which is copied. RDMA_READ: the buffer that the response is written to, any
-            buffer that could be registered; the device may write it until the completion. None: no
-            octets.
+            The message, which is copied; or a region with the message, which stays as it is until
+            the completion. RDMA_READ: the buffer that the response is written to, any buffer that
+            could be registered; the device may write it until the completion. None: no octets.
         wr_id
             Any value; the completion contains it.
         stag, to
@@ -197,6 +207,8 @@ class QP(KnownQP):
             Steering Tag that the peer shall invalidate.
         solicited
             SEND, SEND_WITH_INV: the peer shall get an event.
+        offset, length
+            The part of a region; by default all of it.
         """
         if not isinstance(opcode, Opcode) or opcode not in _OPCODE:
             raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {shown(opcode)}")
@@ -206,7 +218,8 @@ class QP(KnownQP):
         rule = "a 32-bit Steering Tag (for SEND: 0)"
         stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
         to = any_integer("to", to)
-        message, length, sink = b"", 0, None
+        message: bytes | Part = b""
+        sink = None
         with self.context.lock:
             self._check_sending()
             if opcode is Opcode.RDMA_READ:
@@ -215,6 +228,9 @@ class QP(KnownQP):
                 if not self.ord:
                     raise InvalidRequest("an RDMA Read must not be posted, because ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
+            elif isinstance(buffer, MR):
+                message = self._part(buffer, offset, length)
+                length = message.length
             else:
                 message = b"" if buffer is None else copy_of(buffer)
                 length = len(message)
@@ -235,6 +251,13 @@ class QP(KnownQP):
             self._requests.append(request)
             self._unsent.append(request)
             self._transmit()
+
+    def _part(self, region: MR, offset: int, length: int | None) -> Part:
+        """Returns a part of a region from which a message is sent."""
+        region.check()
+        if region.pd is not self.pd:
+            raise InvalidRequest("a region to send from must belong to the queue pair's domain")
+        return Part(region, *part_of(region.length, offset, length))
 
     def send_rtr(self, opcode: Opcode, stag: int = 0) -> None:
         """Sends a message of no octets, as the sign that this side is ready to receive.
@@ -274,26 +297,68 @@ class QP(KnownQP):
                 if len(self._reads) >= self.ord and request.told:
                     return
                 self._reads.append(request)
-                header = ReadRequest(
-                    request.sink_stag, request.sink.to if request.sink else 0, request.length,
-                    request.stag, request.to,
+                sink_to = request.sink.to if request.sink else 0
+                sink = Piece(request.sink_stag, request.length, sink_to)
+                self._post(
+                    Kind.READ, sink, request, rsvdulp=request.control << 32, stag=request.stag,
+                    to=request.to,
                 )  # fmt: skip
-                self._untagged(Queue.READ_REQUEST, header.encode(), request.control << 32)
             elif request.opcode is Opcode.RDMA_WRITE:
-                self._send(
-                    self.source.tagged(
-                        request.stag, request.to, request.message, rsvdulp=request.control
-                    )
-                )
+                self._tagged(request.stag, request.to, request.message, request.control, request)
             else:
-                self._untagged(Queue.SEND, request.message, request.control << 32 | request.stag)
+                rsvdulp = request.control << 32 | request.stag
+                self._untagged(Queue.SEND, request.message, rsvdulp, request)
             self._unsent.popleft()
-            # The LLP is reliable: a message that was handed to it needs no more work here.
-            request.done = request.opcode is not Opcode.RDMA_READ
         self._complete()
 
-    def _untagged(self, queue: Queue, message: bytes, rsvdulp: int) -> None:
-        self._send(self.source.untagged(queue, message, rsvdulp=rsvdulp))
+    def _tagged(
+        self, stag: int, to: int, message: bytes | Part, control: int, owner: object
+    ) -> None:
+        self._post(Kind.TAGGED, message, owner, rsvdulp=control << 32, stag=stag, to=to)
+
+    def _untagged(self, queue: Queue, message: bytes | Part, rsvdulp: int, owner: object) -> None:
+        self._post(Kind.UNTAGGED, message, owner, rsvdulp=rsvdulp, qn=queue)
+
+    def _post(
+        self, kind: Kind, body: bytes | Part | Piece, owner: object, *, rsvdulp: int, **fields: int
+    ) -> None:
+        """Sends a message of a request, or of another owner: by the device, or by the host."""
+        if self.stream.sending is not None:
+            self.stream.sending.post(kind, body, wr_id=owner, rsvdulp=rsvdulp, **fields)
+            self.cq.messages.wake()  # the device has work
+            return
+        source = self.source
+        assert isinstance(source, Source)
+        octets = body.octets if isinstance(body, Part) else body
+        if isinstance(octets, Piece):
+            asks = ReadRequest(
+                octets.stag, octets.to, octets.length, fields["stag"], fields["to"]
+            ).encode()
+            self._send(source.untagged(Queue.READ_REQUEST, asks, rsvdulp=rsvdulp))
+        elif kind is Kind.TAGGED:
+            stag, to = fields["stag"], fields["to"]
+            self._send(source.tagged(stag, to, octets, rsvdulp=rsvdulp >> 32))
+        else:
+            self._send(source.untagged(fields["qn"], octets, rsvdulp=rsvdulp))
+        self._sent(owner)
+
+    def _sent(self, owner: object) -> None:
+        """Notes that a message was handed to the LLP, which is reliable."""
+        if isinstance(owner, _Request):
+            owner.done |= owner.opcode is not Opcode.RDMA_READ
+        elif owner is _ANSWER:
+            self._answered += 1
+
+    def _take_sent(self, message: ddp.WC) -> None:
+        """Processes the end of a message that the device was to send."""
+        if message.status is WcStatus.SUCCESS:
+            self._sent(message.wr_id)
+            self._complete()
+        elif message.status is WcStatus.NOT_READ:
+            if isinstance(message.wr_id, _Request):
+                message.wr_id.status = WcStatus.NOT_READ
+            self._advice = ": the device could not read a message; do not revoke its region"
+            self.terminate(Terminate(Layer.RDMA, *wire.LOCAL_CATASTROPHIC))
 
     def _send(self, fpdus: list[bytes]) -> None:
         self._out += fpdus
@@ -334,6 +399,10 @@ class QP(KnownQP):
 
     def take(self, message: ddp.WC) -> None:
         """Processes a DDP message that was delivered, or a buffer that comes back without one."""
+        if message.opcode is ddp.Opcode.SENT:
+            if self.state is QPState.RTS:
+                self._take_sent(message)
+            return
         if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
                 status = message.status
@@ -441,7 +510,7 @@ class QP(KnownQP):
         if self.finished:  # this side's half is closed: no answer can be sent
             return
         request = ReadRequest.decode(octets)
-        data = b""
+        data: bytes | Part = b""
         if request.length:  # without octets STag and TO are not checked: section 5.2.1
             region = self._region(request.source_stag, message, wire.NOT_ASSOCIATED, octets)
             if not region.access & Access.REMOTE_READ:
@@ -451,10 +520,9 @@ class QP(KnownQP):
             start = request.source_to - region.to
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
-            data = region.read(request.length, start)
+            data = Part(region, start, request.length)
         control = wire.control(Message.READ_RESPONSE)
-        self._send(self.source.tagged(request.sink_stag, request.sink_to, data, rsvdulp=control))
-        self._answered += 1
+        self._tagged(request.sink_stag, request.sink_to, data, control, _ANSWER)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -496,7 +564,8 @@ class QP(KnownQP):
         The owner of the LLP closes this side's half of the connection as soon as it has sent the
         last octets of :meth:`data_to_send`.
         """
-        return self._shut and not self._requests
+        sending = self.stream.sending
+        return self._shut and not self._requests and not (sending is not None and sending.busy)
 
     def shutdown(self) -> None:
         """Ends the stream gracefully (RFC 5041 section 6.2.1).
@@ -549,8 +618,11 @@ class QP(KnownQP):
         with self.context.lock:
             if self.state is QPState.RTS:
                 self.sent = terminate
-                control = wire.control(Message.TERMINATE) << 32
-                self._untagged(Queue.TERMINATE, terminate.encode(), control)
+                control, octets = wire.control(Message.TERMINATE) << 32, terminate.encode()
+                if (sending := self.stream.sending) is None:
+                    self._untagged(Queue.TERMINATE, octets, control, None)
+                else:
+                    sending.last(Kind.UNTAGGED, octets, rsvdulp=control, qn=Queue.TERMINATE)
                 self._fail()
 
     def _terminated(self, octets: bytes) -> None:
@@ -566,7 +638,9 @@ class QP(KnownQP):
         self.stream.close()
         for request in self._requests:
             if request.told:
-                self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
+                refused = request.status is WcStatus.NOT_READ
+                status = WcStatus.NOT_READ if refused else WcStatus.FLUSHED
+                self.cq.put(WC(self, status, request.opcode, request.wr_id))
             if request.sink is not None:
                 request.sink.close()
         for queue in (self._requests, self._unsent, self._reads):

@@ -89,6 +89,7 @@ class Layer(IntEnum):
 
 
 #: Error Types and Error Codes of RDMAP, section 4.8: (type, code).
+LOCAL_CATASTROPHIC = (0, 0x00)
 INVALID_STAG = (1, 0x00)
 BASE_OR_BOUNDS = (1, 0x01)
 ACCESS = (1, 0x02)

@@ -10,10 +10,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sw_driver import PD, Access, Context, Device
 from ddp_rnic.sw_driver.cm import ConnectError, ConnectRequest, Listener, Rtr, connect
 from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.transports.memory import Memory
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 #: How many connections are open at a time. Each takes two streams of the device.
@@ -32,6 +34,7 @@ def held(context: Context) -> dict[str, int]:
         "STags": len(context.tags),
         "free receive buffers": len(context.buffers),
         "completion queues": len(context.cqs),
+        "pieces of memory": sum(isinstance(each, Memory) for each in gc.get_objects()),
     }
 
 
@@ -104,8 +107,18 @@ class Crowd:
         self.whole += 1
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.long)])
-def test_nothing_is_left_of_connections_of_which_a_third_is_cancelled(count: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "transmit"),
+    [
+        (150, False),
+        (75, True),
+        pytest.param(1000, False, marks=pytest.mark.long),
+        pytest.param(1000, True, marks=pytest.mark.long),
+    ],
+)
+def test_nothing_is_left_of_connections_of_which_a_third_is_cancelled(
+    count: int, transmit: bool
+) -> None:
     async def test(context: Context, pd: PD) -> None:
         async with asyncio.timeout(count):
             loop = asyncio.get_running_loop()
@@ -122,5 +135,6 @@ def test_nothing_is_left_of_connections_of_which_a_third_is_cancelled(count: int
             assert held(context) == before
             assert crowd.cancelled > count / 6 and crowd.whole > count / 3
 
-    with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd:
+    sim = SimTransport(RnicConfig(transmit=transmit))
+    with sim, Device(sim).open() as context, PD(context) as pd:
         asyncio.run(test(context, pd))

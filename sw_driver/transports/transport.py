@@ -25,10 +25,13 @@ class Transport(Closing):
         Whether the memory that the device can write has room for many completion queues.
     completions
         The entries that such a queue gets by default.
+    carries
+        Whether the host gets the FPDUs that the device sends, by :meth:`sent`.
     """
 
     roomy = True
     completions = 1024
+    carries = False
 
     @abstractmethod
     def read(self, address: int) -> int:
@@ -100,6 +103,12 @@ class Transport(Closing):
             f"{type(self).__name__} cannot hand the device what a socket of the host receives: use"
             " SimTransport, or let the board's own TCP receive"
         )
+
+    def sent(self) -> list[tuple[int, int, bytes]]:
+        """Returns the FPDUs that the device has sent since the last call, in their order: number of
+        the DDP Stream, LLP sequence number of the first octet, octets.
+        """
+        return []
 
     def entropy(self, octets: int) -> bytes:
         """Returns octets that nobody can predict."""

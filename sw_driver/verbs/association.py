@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...hdl.spec import commands, regs
-from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ...hdl.spec.completion import AnyStatus, ChunkStatus, Completion, Kind
 from ...hdl.spec.net import AssociationKey, Move, insert
-from ...hdl.spec.sctp import Diversion, Function, Reason, State
+from ...hdl.spec.sctp import Diversion, Function, State
 from ..base.checks import any_integer, instance, integer, shown
 from ..base.errors import (
     CompletionOverrun,
@@ -70,7 +70,7 @@ class Report:
     """
 
     kind: Kind
-    status: ChunkStatus | Reason | Status
+    status: AnyStatus
     stream: int = 0
     tsn: int = 0
     ssn: int = 0

@@ -345,12 +345,15 @@ class Context(Closing):
         The sizes of the device.
     sctp
         The sizes of its SCTP, or None.
+    sends
+        Whether the device sends, and its FPDUs reach the host.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.
     """
 
     kinds: ClassVar[dict[type, type]] = {}
+    sends = False
 
     def __init__(
         self,
@@ -373,6 +376,7 @@ class Context(Closing):
         self.capabilities = capabilities
         self.sctp = sctp
         self.registers = Registers(transport)
+        self.sends = transport.carries and bool(self.registers.read("CAP_SENDS"))
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table
@@ -594,7 +598,16 @@ class Context(Closing):
             for ring in self.rings if rings is None else rings:
                 for completion in ring.take(most):
                     self.hand_on(completion)
+            self._take_fpdus()
             return self._take_events()
+
+    def _take_fpdus(self) -> None:
+        """Passes the FPDUs that the device has sent to their streams."""
+        if not self.sends:
+            return
+        for number, sequence, octets in self.transport.sent():
+            if (stream := self.streams.get(number)) is not None and stream.sending is not None:
+                stream.sending.leave(sequence, octets)
 
     def hand_on(self, completion: Completion) -> None:
         """Passes a completion to the stream or the associations that it concerns."""

@@ -29,6 +29,7 @@ class Opcode(Enum):
 
     RECV = auto()  #: an untagged message, in a buffer that was posted
     TAGGED = auto()  #: a tagged message, in a region that the peer named
+    SENT = auto()  #: a message that the stream was to send
 
 
 class WcStatus(Enum):
@@ -36,7 +37,8 @@ class WcStatus(Enum):
 
     SUCCESS = auto()
     NOT_PLACED = auto()  #: the bus refused a write on the message's stream
-    FLUSHED = auto()  #: the stream was closed before a message came for the buffer
+    NOT_READ = auto()  #: SENT: the device was not allowed to read octets, or the bus refused it
+    FLUSHED = auto()  #: the stream ended before the buffer had a message, or the message left
 
 
 class WC(NamedTuple):
@@ -49,7 +51,7 @@ class WC(NamedTuple):
     status, opcode
         The outcome, and the kind of operation.
     wr_id
-        RECV: the ``wr_id`` given when the buffer was posted.
+        RECV, SENT: the ``wr_id`` given when the buffer or the message was posted.
     byte_len
         Octets of the message. TAGGED: from the message's begin to the end of its last segment.
     qn, msn
@@ -84,8 +86,8 @@ class CQ(Closing):
     Parameters
     ----------
     cqe
-        How many completions the queue holds. A completion for which there is no room is lost, and
-        its stream is stopped: ``poll`` reports that after the earlier completions.
+        How many completions of received messages the queue holds. One more is lost, and its stream
+        is stopped: ``poll`` reports that after the earlier completions.
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
@@ -111,7 +113,8 @@ class CQ(Closing):
 
     def put(self, wc: WC) -> None:
         """Adds a completion, or stops its stream where there is no room."""
-        if len(self._entries) >= self.cqe and wc.status is not WcStatus.FLUSHED:
+        exempt = wc.status is WcStatus.FLUSHED or wc.opcode is Opcode.SENT
+        if len(self._entries) >= self.cqe and not exempt:
             if wc.stream not in self._overruns:
                 self._overruns.append(wc.stream)
             wc.stream.stop()

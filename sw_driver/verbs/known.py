@@ -32,6 +32,12 @@ class KnownStream(Closing):
         State of the stream; the event that put it in error.
     bound
         The regions that only this stream may name.
+    queues
+        The Queue Numbers that are valid on the stream.
+    cq
+        The queue that gets its completions.
+    sending
+        Its sending half, if the device sends for it.
     """
 
     number: int
@@ -39,6 +45,9 @@ class KnownStream(Closing):
     state: StreamState
     error: ErrorEvent | None
     bound: set[Any]
+    queues: frozenset[int]
+    cq: Any
+    sending: Any = None
 
     @abstractmethod
     def check(self) -> None:

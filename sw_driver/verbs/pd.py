@@ -64,7 +64,8 @@ class PD(Closing):
             A bytearray, memoryview, numpy array, mmap, or any other buffer that is writable and
             contiguous.
         access
-            The rights. A region without remote rights has no STag, and is for receive buffers only.
+            The rights. A region without remote rights has no STag, and is for receive buffers only;
+            unless the device sends, which then may send octets of each region.
         to
             Tagged Offset of the buffer's first octet.
         stream
@@ -153,7 +154,8 @@ class MR(Closing):
     def _open(self, view: memoryview) -> None:
         """Maps the buffer, and writes the region's entry to the device."""
         context = self.pd.context
-        stag = context.stags.take() if self.access & _REMOTE else None
+        tagged = self.access & _REMOTE or context.sends
+        stag = context.stags.take() if tagged else None
         try:
             self.mapping = self._map(view)
         except BaseException:
@@ -178,9 +180,10 @@ class MR(Closing):
 
     def _enter(self, stag: int) -> None:
         """Writes the region's entry of the device's table."""
+        # As in ibverbs, the device may send octets of each region.
         command = commands.set_stag(
             stag,
-            self.access,
+            self.access | Access.LOCAL_READ if self.pd.context.sends else self.access,
             pd=self.pd.number if self.stream is None else None,
             stream=None if self.stream is None else self.stream.number,
             to=self.to,

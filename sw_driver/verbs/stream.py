@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
 from .known import KnownAssociation, KnownStream, StreamState
 from .pd import MR, PD
+from .sending import SendingHalf, SendSettings
 
 #: How many Queue Numbers a stream has.
 QUEUES = 4
@@ -86,7 +87,11 @@ class Stream(KnownStream):
         The device's number for the stream, from 0.
     state, error
         The stream's state, and the event that put the stream in error.
+    sending
+        Its sending half, after :meth:`send_by`.
     """
+
+    sending: SendingHalf | None = None
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
         instance("a stream's protection domain", pd, PD, ORDER)
@@ -274,6 +279,20 @@ class Stream(KnownStream):
         """Returns how many buffers of a queue wait for a message."""
         return self._counts.get(qn, 0)
 
+    # -- sending ----------------------------------------------------------------------------------
+
+    def send_by(
+        self, settings: SendSettings, leave: Callable[[list[bytes]], object]
+    ) -> SendingHalf:
+        """Lets the device send on the stream, which must be the first call of this method.
+
+        ``leave`` takes the FPDUs that the device has sent, which the host's TCP has to transfer.
+        """
+        with self.context.lock:
+            self.check()
+            self.sending = SendingHalf(self, settings, leave)
+            return self.sending
+
     # -- reports of the device --------------------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:
@@ -365,6 +384,9 @@ class Stream(KnownStream):
             return
         context.check()
         yield from self._disabling()
+        if self.sending is not None:
+            yield from self.sending.closing()
+            self.sending = None
         while self.bound:
             region = next(iter(self.bound))
             if not region.posted:

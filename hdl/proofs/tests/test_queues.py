@@ -32,7 +32,7 @@ def test_a_queue_goes_round_and_a_stream_overruns():
      "~(Cat(mask, C(0, 1)) - (counts.soon - consumer)[:16])[15]"),
     ("ddp.room", "allowed.eq(entry.enable & ~stopped)", "allowed.eq(entry.enable)"),
     ("ddp.room", "(~errors.ended & ~mute)", "~mute"),
-    ("ddp.room", "& ~free & ~last.owner & ~errors.ended", "& ~free & ~errors.ended"),
+    ("ddp.room", "& ~free & ~last.direct & ~errors.ended", "& ~free & ~errors.ended"),
     ids=["second", "fourth", "third", "again", "one more", "far", "stopped", "overrun", "owner"],
 )
 def test_a_queue_that_is_overrun_is_caught(module, old, new):
@@ -58,7 +58,7 @@ def test_a_queue_overruns_beside_completions():
 
 @bugs(
     "module, old, new",
-    ("ddp.queues", "self.i.ready.eq(go)", "self.i.ready.eq(go & ~room.stopped[0])"),
+    ("ddp.queues", "self.i.ready.eq(go & ~sends)", "self.i.ready.eq(go & ~room.stopped[0])"),
     ("ddp.entry_writer", "drops.eq(there & ~place.written)", "drops.eq(0)"),
     ids=["stopped", "dropped"],
 )

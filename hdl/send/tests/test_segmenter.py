@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
-from ddp_rnic.hdl.send.segmenter import ENDS, STOPS, Segmenter
+from ddp_rnic.hdl.send.segmenter import Segmenter, SegmentTag
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Flag, Kind, Message, Piece
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
@@ -142,10 +142,9 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
         if seen.name == "segments":
             segment = seen.payload
             header = segment.header.to_bytes(18, "little")[: segment.lead]
-            ends, stops = segment.tag >> ENDS, segment.tag >> STOPS & 1
-            stream = segment.tag & (1 << STOPS) - 1
-            reserved.append(Got(stream, bool(ends), header, segment.length, cycle))
-            if not stops:
+            tag = SegmentTag().from_bits(segment.tag)
+            reserved.append(Got(tag.stream, bool(tag.ends), header, segment.length, cycle))
+            if not tag.stops:
                 got.append(reserved[-1])
         elif seen.name == "parts":
             assert reserved, "a part leaves before there is room for its segment"

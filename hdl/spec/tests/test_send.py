@@ -1,9 +1,9 @@
-"""Tests the layouts of the send ring and of the completion of sent messages."""
+"""Tests the layouts of the send ring."""
 
 import struct
 
 import pytest
-from ddp_rnic.hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Sent, SentStatus
+from ddp_rnic.hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,18 +90,3 @@ def test_messages_that_no_entry_holds_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         Message(**arguments).encode()  # type: ignore[arg-type]
-
-
-@given(st.builds(Sent, st.sampled_from(SentStatus), number(16), number(32), number(1)))
-def test_a_completion_comes_back_from_its_octets(sent: Sent) -> None:
-    octets = sent.encode()
-    assert Sent.decode(octets) == sent
-    parts = struct.pack("<BBHI", 5 << 4, sent.status, sent.stream, sent.done)
-    assert octets == parts + bytes(23) + bytes([sent.phase])
-
-
-def test_another_completion_is_refused() -> None:
-    with pytest.raises(ValueError, match="kind 5, not 0"):
-        Sent.decode(bytes(32))
-    with pytest.raises(ValueError, match="32 octets, not 31"):
-        Sent.decode(bytes(31))

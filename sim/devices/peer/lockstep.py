@@ -30,6 +30,7 @@ _REMOTE = {
     Access.REMOTE_WRITE: ModelAccess.REMOTE_WRITE,
     Access.REMOTE_READ: ModelAccess.REMOTE_READ,
 }
+_NONE = ModelAccess.NONE
 #: How many cycles pass between two looks at a packet that the device is taking.
 _CYCLES = 50
 #: The counters of the device that the model counts, too.
@@ -280,7 +281,9 @@ class _Region(MR):
                 stag=stag,
                 to=self.to,
                 length=self.length,
-                access=reduce(or_, (_REMOTE[right] for right in _REMOTE if right & self.access)),
+                access=reduce(
+                    or_, (_REMOTE[right] for right in _REMOTE if right & self.access), _NONE
+                ),
                 pd=None if self.stream is not None else self.pd.number,
                 stream=self.stream.number if self.stream is not None else None,
             )

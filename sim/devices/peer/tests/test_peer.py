@@ -80,6 +80,7 @@ def test_rping_verifies_both_ways(settings: dict[str, Any]) -> None:
     with Node(**settings) as node:
         ours: list[Tally] = []
         theirs = talk(node, "rping", *(client(node, "rping", 3, size, ours) for size in (1, 5000)))
+        assert node.pd.context.registers.read("SENT") > 2 * len(ours) * 3  # the device has sent
     for tally in (*ours, *theirs):
         assert tally.verified and tally.messages == 3, tally
     assert [tally.octets for tally in ours] == [6, 30000]

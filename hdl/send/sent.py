@@ -1,0 +1,330 @@
+"""Reports which messages were sent.
+
+The data's way::
+
+    segments that left, or not ─ HandOver ─ ended messages ─ SentCompletions ─ completion queues
+    FPDUs at the port ──────────►┘
+"""
+
+from amaranth import *
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..ddp.queues import sent_host
+from ..ddp.room import queues_of
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import Backlog, Store, counted, delayed
+from ..spec.completion import SentStatus
+
+__all__ = ["EndedMessage", "HandOver", "Passed", "SendBinding", "SentCompletions"]
+
+QUEUE = 64
+
+
+class EndedMessage(data.StructLayout):
+    """A message that has ended: its ``entries`` (8) in the ring of ``stream``.
+
+    ``status`` (2): a SentStatus. ``signaled`` (1): its success is reported.
+    """
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "entries": 8, "status": 2, "signaled": 1})
+
+
+class Passed(data.StructLayout):
+    """A segment that ``leaves`` (1), or that ``ends`` (1) a ``message``, or both."""
+
+    def __init__(self, streams):
+        super().__init__({"leaves": 1, "ends": 1, "message": EndedMessage(streams)})
+
+
+class SendBinding(data.StructLayout):
+    """The completion ``queue`` for messages that ``stream`` sends; its ring begins with index 0."""
+
+    def __init__(self, config):
+        super().__init__({"stream": range(config.streams), "queue": range(queues_of(config))})
+
+
+class HandOver(wiring.Component):
+    """Delays the end of each message until its last FPDU, and all before it, have left the device.
+
+    Then the LLP that takes the FPDUs needs the message's buffers no more (RFC 5041 section 5.4).
+
+    Latency: 2 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
+
+    Members
+    -------
+    i : In(stream.Signature(Passed(streams), always_ready=True))
+    half : Out(1)
+        There is room for half of the queue.
+    handed : In(1)
+        The FPDU of a segment has left; in the order of those that leave.
+    o : Out(stream.Signature(EndedMessage(streams)))
+    busy : Out(1)
+    """
+
+    def __init__(self, streams):
+        self.streams = streams
+        super().__init__({
+            "i": In(stream.Signature(Passed(streams), always_ready=True)),
+            "half": Out(1),
+            "handed": In(1),
+            "o": Out(stream.Signature(EndedMessage(streams))),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.passed = passed = Store(Passed(self.streams), depth=QUEUE)
+        wiring.connect(m, wiring.flipped(self.i), passed.i)
+        head, handed = passed.o.payload, Signal(range(2 * QUEUE))
+        there = passed.o.valid & (~head.leaves | handed.any())
+        m.d.comb += [
+            self.half.eq(passed.half),
+            self.o.valid.eq(there & head.ends),
+            self.o.payload.eq(head.message),
+            passed.o.ready.eq(there & (self.o.ready | ~head.ends)),
+            self.busy.eq(passed.o.valid),
+        ]
+        counted(m, handed, self.handed, passed.o.ready & head.leaves)
+        return m
+
+
+class _Op(enum.Enum, shape=2):
+    """A step that changes the account of a stream."""
+
+    BIND = 0  #: its ring is new
+    ENDED = 1  #: a message has ended
+    FINISH = 2  #: the reporter is done with it
+    SWEEP = 3  #: it may wait for a queue that has room again
+
+
+class _Account(data.StructLayout):
+    """The messages of a stream that have ended.
+
+    Members
+    -------
+    index : 16
+        Entries of the ring that have ended. ``good`` (16): the index after the last success, and
+        ``bad`` (16) after the message that failed.
+    owes : 3
+        Completions to be written: SUCCESS, FAILED and FLUSHED.
+    silent : 1
+        The last success was not signaled.
+    listed : 1
+        The stream is in the queue ``due`` or the reporter, or ``parked`` (1): its queue has no
+        room.
+    queue : range(queues)
+    """
+
+    def __init__(self, queues):
+        super().__init__({
+            "index": 16, "good": 16, "bad": 16, "owes": 3, "silent": 1, "listed": 1, "parked": 1,
+            "queue": range(queues)})
+
+
+class SentCompletions(wiring.Component):
+    """Writes the completions of sent messages, as few as say all.
+
+    A completion says which entries of a ring have ended, all with the same status. If others end
+    before it is written, it covers them too. So a stream never has more than three completions to
+    be written, which are kept in its account until its queue has room.
+
+    A stream whose queue has no room is parked, and costs nothing. When the host takes completions
+    of the queue, a sweep over all streams finds those that are parked for it. So no stream waits
+    for the queue of another one.
+
+    Latency: about 16 cycles from ``i`` to the entry's place, if no other stream has one to be
+    written; 2 cycles for each stream until a parked one is found. Throughput: a message per cycle;
+    a completion in about 16 cycles. Reset: accounts stay; nothing is due. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    bind : In(stream.Signature(SendBinding(config), always_ready=True))
+        No message of the stream is under way.
+    i : In(stream.Signature(EndedMessage(streams)))
+    host : Out(sent_host(config))
+    busy : Out(1)
+        A completion is to be written, and its queue may have room.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "bind": In(stream.Signature(SendBinding(config), always_ready=True)),
+            "i": In(stream.Signature(EndedMessage(config.streams))),
+            "host": Out(sent_host(config)),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        streams, queues = self.config.streams, queues_of(self.config)
+        account = _Account(queues)
+        m.submodules.accounts = accounts = ForwardedTable(account, streams, reads=2)
+        m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
+        # Queues without room, as far as is known.
+        blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))
+        finishes, finished = Signal(), Signal(range(streams))
+
+        # One step in each cycle: its account is looked up, changed and written back.
+        op, takes = Signal(_Op), Signal()
+        number = Signal(range(streams))
+        with m.If(self.bind.valid):
+            m.d.comb += [op.eq(_Op.BIND), number.eq(self.bind.payload.stream)]
+        with m.Elif(finishes):
+            m.d.comb += [op.eq(_Op.FINISH), number.eq(finished)]
+        with m.Elif(self.i.valid):
+            m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
+        with m.Else():
+            m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
+            m.d.sync += swept.eq(swept + 1)
+            with m.If(left.any()):
+                m.d.sync += left.eq(left - 1)
+        m.d.comb += [
+            self.i.ready.eq(~self.bind.valid & ~finishes),
+            takes.eq(self.bind.valid | finishes | self.i.valid | left.any()),
+            accounts.address[0].eq(number),
+        ]
+        freed = self.host.freed
+        with m.If(freed.valid):
+            m.d.sync += [blocked.bit_select(freed.payload, 1).eq(0), left.eq(streams)]
+
+        # A name with _k is the value of k cycles ago. The table lacks the step just before.
+        op_2 = delayed(m, 2, op, "op")
+        valid, number_1 = Signal(2), delayed(m, 1, number, "number")
+        number_2 = delayed(m, 1, number_1, "number_1")
+        message = delayed(m, 2, self.i.payload, "message")
+        bound = delayed(m, 2, self.bind.payload.queue, "bound")
+        again, last = Signal(), Signal(account)
+        m.d.sync += [
+            valid.eq(Cat(takes, valid)),
+            again.eq(valid[0] & (number_1 == number) & takes),
+        ]
+        reported, done = Signal(3), Signal(16)  # by the reporter
+        now, becomes = Signal(account), Signal(account)
+        before_again = delayed(m, 1, again, "again")
+        m.d.comb += [
+            now.eq(Mux(before_again, last, accounts.data[0])),
+            becomes.eq(now),
+        ]
+        m.d.sync += last.eq(becomes)
+        listed, waits = Signal(), Signal()
+        m.d.comb += waits.eq(blocked.bit_select(now.queue, 1))
+        with m.Switch(op_2):
+            with m.Case(_Op.BIND):
+                m.d.comb += [
+                    becomes.eq(0),
+                    becomes.queue.eq(bound),
+                    becomes.listed.eq(now.listed & ~now.parked),
+                ]
+            with m.Case(_Op.ENDED):
+                self._end(m, now, becomes, message)
+                m.d.comb += [listed.eq(~now.listed & becomes.owes.any()),
+                             becomes.listed.eq(now.listed | becomes.owes.any())]
+            with m.Case(_Op.FINISH):
+                # Messages that ended meanwhile are to be reported too.
+                latest = Mux(reported[0], now.good, Mux(reported[1], now.bad, now.index))
+                settled = Mux(latest == done, reported, 0)
+                m.d.comb += [
+                    becomes.owes.eq(now.owes & ~settled),
+                    becomes.silent.eq(now.silent & ~settled[0]),
+                    becomes.listed.eq(becomes.owes.any()),
+                    becomes.parked.eq(becomes.owes.any() & waits),
+                    listed.eq(becomes.owes.any() & ~waits),
+                ]
+            with m.Case(_Op.SWEEP):
+                m.d.comb += [
+                    listed.eq(now.parked & ~waits),
+                    becomes.parked.eq(now.parked & waits),
+                ]
+        m.d.comb += [
+            accounts.write.valid.eq(valid[1]),
+            accounts.write.payload.address.eq(number_2),
+            accounts.write.payload.data.eq(becomes),
+            due.i.valid.eq(valid[1] & listed),
+            due.i.payload.eq(number_2),
+        ]
+        reporting = self._report(m, accounts, due, blocked, finishes, finished, reported, done)
+        m.d.comb += self.busy.eq(
+            self.i.valid | valid.any() | left.any() | due.o.valid | reporting)
+        return m
+
+    def _end(self, m, now, becomes, message):
+        """Adds a message to an account."""
+        index = Signal(16)
+        m.d.comb += [index.eq(now.index + message.entries), becomes.index.eq(index)]
+        with m.Switch(message.status):
+            with m.Case(SentStatus.SUCCESS):
+                m.d.comb += [
+                    becomes.good.eq(index),
+                    becomes.silent.eq(~message.signaled),
+                    becomes.owes[0].eq(now.owes[0] | message.signaled),
+                ]
+            with m.Default():
+                failed = message.status == SentStatus.FAILED
+                m.d.comb += [
+                    becomes.silent.eq(0),
+                    becomes.owes.eq(now.owes | Cat(now.silent, failed, ~failed)),
+                    becomes.bad.eq(Mux(failed, index, now.bad)),
+                ]
+
+    def _report(self, m, accounts, due, blocked, finishes, finished, reported, done):
+        """Adds the reporter, which asks for room for one completion after the other.
+
+        Returns whether it is at work.
+        """
+        host, entry = self.host, self.host.entry.payload
+        found, looked, came = accounts.data[1], Signal(), Signal()
+        freed = host.freed.valid & (host.freed.payload == entry.queue)
+        m.d.comb += [
+            accounts.address[1].eq(finished),
+            entry.stream.eq(finished),
+            entry.done.eq(done),
+            entry.status.eq(Mux(reported[0], SentStatus.SUCCESS, Mux(
+                reported[1], SentStatus.FAILED, SentStatus.FLUSHED))),
+        ]
+        with m.FSM() as fsm:
+            with m.State("Idle"):
+                m.d.comb += due.o.ready.eq(1)
+                m.d.sync += [finished.eq(due.o.payload), looked.eq(0)]
+                with m.If(due.o.valid):
+                    m.next = "Look"
+            with m.State("Look"):
+                m.d.sync += looked.eq(1)
+                with m.If(looked):
+                    m.next = "Find"
+            with m.State("Find"):
+                m.d.sync += [
+                    came.eq(0),
+                    entry.queue.eq(found.queue),
+                    reported.eq(found.owes & -found.owes),  # the lowest bit
+                    done.eq(Mux(found.owes[0], found.good, Mux(
+                        found.owes[1], found.bad, found.index))),
+                ]
+                m.next = "Ask"
+                with m.If(~found.owes.any() | blocked.bit_select(found.queue, 1)):
+                    m.d.sync += reported.eq(0)
+                    m.next = "Finish"
+            with m.State("Ask"):
+                m.d.comb += host.entry.valid.eq(1)
+                m.d.sync += came.eq(came | freed)
+                with m.If(host.entry.ready):
+                    m.next = "Wait"
+            with m.State("Wait"):
+                m.d.sync += came.eq(came | freed)
+                with m.If(host.written.valid):
+                    m.next = "Finish"
+                    with m.If(~host.written.payload):
+                        m.d.sync += reported.eq(0)
+                        with m.If(~came & ~freed):
+                            m.d.sync += blocked.bit_select(entry.queue, 1).eq(1)
+            with m.State("Finish"):
+                m.d.comb += finishes.eq(1)
+                with m.If(~self.bind.valid):
+                    m.next = "Idle"
+        return ~fsm.ongoing("Idle")

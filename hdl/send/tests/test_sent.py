@@ -1,0 +1,196 @@
+"""Tests the completions of sent messages: none is lost, early or wrong, and no queue delays others.
+
+The judge is the declaration of a completion in :class:`~ddp_rnic.hdl.spec.completion.SentStatus`.
+"""
+
+import random
+from collections import deque
+
+import pytest
+from ddp_rnic.hdl.lib.testing import numbered, simulate
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.send.sent import HandOver, SentCompletions
+from ddp_rnic.hdl.spec.completion import SentStatus
+from ddp_rnic.hdl.spec.config import RnicConfig
+
+CONFIG = RnicConfig(transmit=True, streams=16)
+STREAMS = CONFIG.streams
+SUCCESS, FAILED, FLUSHED = SentStatus
+
+
+class Host:
+    """Ends messages of streams, and has room in queues: stream ``n`` has the queue ``n % 4``.
+
+    ``room``: the probability that the host takes a completion in a cycle, by queue. A queue takes
+    ``size`` completions. Streams fail at random with the probability ``fails``.
+    """
+
+    def __init__(self, dut, *, room=(1.0, 1.0, 1.0, 1.0), size=3, messages=200, fails=0.01,
+                 pace=0.5, streams=range(STREAMS), seed=1):
+        self.dut, self.rng, self.room, self.size = dut, random.Random(seed), room, size
+        self.messages, self.fails, self.pace, self.streams = messages, fails, pace, streams
+        self.ended = {stream: [] for stream in streams}  # (index, status, signaled, cycle)
+        self.seen = {stream: [] for stream in streams}  # (status, done, cycle)
+        self.level = [0] * 4
+
+    def queue(self, stream):
+        return stream % 4
+
+    def draw(self):
+        stream = self.rng.choice(self.streams)
+        ended = self.ended[stream]
+        index, status = ended[-1][:2] if ended else (0, SUCCESS)
+        if status is SUCCESS:
+            status = FAILED if self.rng.random() < self.fails else SUCCESS
+        else:
+            status = FLUSHED
+        entries = self.rng.choice((0, 1, 5)) if status is FAILED else self.rng.choice((1, 2, 255))
+        return {"stream": stream, "entries": entries, "status": status,
+                "signaled": self.rng.random() < 0.4}, (index + entries) % (1 << 16)
+
+    async def run(self, ctx):
+        dut, rng, host = self.dut, self.rng, self.dut.host
+        for stream in self.streams:
+            ctx.set(dut.bind.payload, {"stream": stream, "queue": self.queue(stream)})
+            ctx.set(dut.bind.valid, 1)
+            await ctx.tick()
+        ctx.set(dut.bind.valid, 0)
+        offered, answers, left, quiet = None, deque(), self.messages, 0
+        ctx.set(host.entry.ready, 1)
+        ticks = ctx.tick().sample(dut.i.ready, host.entry.valid, host.entry.payload, dut.busy)
+        async for cycle, (ready, valid, entry, busy) in numbered(ticks):
+            if offered and ready:
+                message, index = offered
+                self.ended[message["stream"]].append(
+                    (index, message["status"], message["signaled"], cycle))
+                offered = None
+            if valid:
+                stream, queue = entry.stream, entry.queue
+                assert queue == self.queue(stream)
+                # The room is that of the entry's cycle, and the answer comes later.
+                free = self.level[queue] < self.size
+                answers.append((cycle + 6, free))
+                if free:
+                    self.level[queue] += 1
+                    self.seen[stream].append((SentStatus(entry.status), entry.done, cycle))
+            answered = bool(answers) and answers[0][0] == cycle
+            ctx.set(host.written.valid, answered)
+            if answered:
+                ctx.set(host.written.payload, answers.popleft()[1])
+            freed = [queue for queue in range(4)
+                     if self.level[queue] and rng.random() < self.room[queue]]
+            ctx.set(host.freed.valid, bool(freed))
+            if freed:
+                queue = rng.choice(freed)
+                self.level[queue] = 0
+                ctx.set(host.freed.payload, queue)
+            if not offered and left and rng.random() < self.pace:
+                offered, left = self.draw(), left - 1
+            ctx.set(dut.i.valid, offered is not None)
+            if offered:
+                ctx.set(dut.i.payload, offered[0])
+            waits = any(level and room for level, room in zip(self.level, self.room, strict=True))
+            quiet = 0 if busy or offered or left or answers or waits else quiet + 1
+            if quiet > 20:
+                return
+
+    def check(self, stuck=()):
+        """Checks the completions, and that none is missing but those for ``stuck`` queues."""
+        for stream in self.streams:
+            ended, at = self.ended[stream], 0
+            for status, done, cycle in self.seen[stream]:
+                # The completion ends with a message that had ended, and covers one at least.
+                last = max((n for n, each in enumerate(ended)
+                            if each[0] == done and each[1] is status and each[3] < cycle),
+                           default=None)
+                assert last is not None and last >= at, (stream, status, done)
+                assert {each[1] for each in ended[at:last + 1]} == {status}
+                at = last + 1
+            owed = [each for each in ended[at:] if each[1] is not SUCCESS or each[2]]
+            assert not owed or self.queue(stream) in stuck, (stream, owed)
+
+
+def play(dut=None, *, stuck=(), **options):
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    host = Host(dut or SentCompletions(CONFIG), seed=seed, **options)
+    simulate(host.dut, host.run, limit=60_000)
+    host.check(stuck)
+    return host
+
+
+@pytest.mark.parametrize("room, pace", [(1.0, 0.05), (1.0, 1.0), (0.1, 0.5), (0.02, 1.0)])
+def test_every_end_is_reported_once_and_in_order(room, pace):
+    host = play(room=(room,) * 4, pace=pace)
+    assert sum(map(len, host.seen.values())) > 20
+
+
+def test_a_flood_takes_few_completions():
+    """Completions are cumulative: a stream of many messages costs no more than its queue takes."""
+    host = play(fails=0, pace=1.0, messages=1000, streams=(3,))
+    assert 30 < len(host.seen[3]) < 75
+
+
+@pytest.mark.parametrize("stuck", (0, 3))
+def test_a_queue_without_room_delays_no_other_one(stuck):
+    """DESIGN: no stream can stop another one, not by filling a completion queue."""
+    room = [0.0 if queue == stuck else 1.0 for queue in range(4)]
+    host = play(room=room, stuck=(stuck,), messages=500, pace=0.2)
+    for stream in range(STREAMS):
+        if stream % 4 != stuck:
+            ended, seen = host.ended[stream], host.seen[stream]
+            signaled = [each for each in ended if each[2] or each[1] is not SUCCESS]
+            waits = [min(cycle for _, _, cycle in seen if cycle > each[3]) - each[3]
+                     for each in signaled]
+            assert max(waits) < 24 * STREAMS
+    assert sum(len(host.seen[stream]) for stream in range(stuck, STREAMS, 4)) == host.size
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("now.silent, failed, ~failed", "C(0, 1), failed, ~failed"),
+        ("Mux(latest == done, reported, 0)", "reported"),
+        ("now.silent & ~settled[0]", "now.silent"),
+        ("listed.eq(now.parked & ~waits)", "listed.eq(0)"),
+        ("~came & ~freed", "1"),
+        ("Mux(before_again, last, accounts.data[0])", "accounts.data[0]"),
+        ("becomes.listed.eq(now.listed | becomes.owes.any())", "becomes.listed.eq(0)"),
+        ("left.eq(streams)]", "left.eq(2)]"),
+        ("found.owes & -found.owes", "found.owes[2] << 2 | (found.owes & 3)"),
+    ],
+)
+def test_a_bug_is_caught(old, new):
+    bug = planted("send.sent", old, new)
+    with pytest.raises((AssertionError, TimeoutError)):
+        for room in (1.0, 0.1, 0.02):
+            for size in (1, 3):
+                play(bug.SentCompletions(CONFIG), room=(room,) * 4, size=size, pace=1.0,
+                     fails=0.03)
+
+
+def test_a_message_ends_after_its_last_fpdu_and_those_before():
+    dut, ends = HandOver(STREAMS), []
+
+    async def run(ctx):
+        passed = [(1, 0), (1, 1), (0, 1), (1, 1), (0, 1)]  # leaves, ends
+        ctx.set(dut.o.ready, 1)
+        handed = (6, 9, 14)
+        ticks = ctx.tick().sample(dut.o.valid, dut.o.payload)
+        async for cycle, (valid, message) in numbered(ticks):
+            if valid:
+                ends.append((message.stream, cycle))
+            ctx.set(dut.i.valid, bool(passed))
+            if passed:
+                leaves, last = passed.pop(0)
+                ctx.set(dut.i.payload, {
+                    "leaves": leaves, "ends": last, "message": {"stream": 5 - len(passed)}})
+            ctx.set(dut.handed, cycle in handed)
+            if cycle == 20:
+                return
+
+    simulate(dut, run)
+    assert [stream for stream, _ in ends] == [2, 3, 4, 5]
+    assert [cycle > handed for (_, cycle), handed in zip(ends, (9, 9, 14, 14), strict=True)] == (
+        [True] * 4)
+    assert ends[0][1] <= 9 + 2 and ends[2][1] <= 14 + 2

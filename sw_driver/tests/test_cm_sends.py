@@ -1,0 +1,294 @@
+"""Connections of a device that sends: both ends receive and send through one gateware."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.send import Kind, Piece
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, StateError, WcStatus
+from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
+from ddp_rnic.sw_driver.cm.pump import Pump
+from ddp_rnic.sw_driver.rdmap import Opcode, ReadRequest, wire
+from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+GOOD = WcStatus.SUCCESS
+#: Messages of no octets, of as many as are inline and of one more, of several segments, and of more
+#: octets than a stream sends in a turn.
+LENGTHS = (0, 1, 480, 481, 20_001, 50_000)
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Context]:
+    with SimTransport(RnicConfig(transmit=True)) as sim, Device(sim).open() as context:
+        yield context
+
+
+@pytest.fixture
+def pd(context: Context) -> Iterator[PD]:
+    """A protection domain; afterwards the device holds nothing of the test."""
+    with PD(context) as pd:
+        yield pd
+        assert not context.streams and not context.cqs and not context.regions
+        assert len(context.buffers) == context.capabilities.buffers
+
+
+class Wire:
+    """Compares the FPDUs on the wire with those of the host's own Data Source.
+
+    Both get the same messages. Peers and captures have judged the Data Source of the host.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sources: dict[SendingHalf, MpaSource] = {}
+        self.expected: dict[SendingHalf, bytearray] = defaultdict(bytearray)
+        self.sent: dict[Any, bytearray] = defaultdict(bytearray)
+        begin, post = SendingHalf.__init__, SendingHalf.post
+
+        def begins(half: SendingHalf, stream: Any, settings: Any, leave: Any) -> None:
+            begin(half, stream, settings, leave)
+            mulpdu, crc, markers = settings
+            self._sources[half] = MpaSource(mulpdu, crc=crc, markers=markers)
+
+        def posts(half: SendingHalf, kind: Kind, body: Any, **named: Any) -> None:
+            octets = self._message(self._sources[half], kind, body, **named)
+            self.expected[half] += b"".join(octets)
+            post(half, kind, body, **named)
+
+        monkeypatch.setattr(SendingHalf, "__init__", begins)
+        monkeypatch.setattr(SendingHalf, "post", posts)
+
+    @staticmethod
+    def _message(
+        source: MpaSource, kind: Kind, body: bytes | Part | Piece, *, rsvdulp: int, qn: int = 0,
+        stag: int = 0, to: int = 0, wr_id: object = None,
+    ) -> list[bytes]:  # fmt: skip
+        octets = body.octets if isinstance(body, Part) else body
+        if isinstance(octets, Piece):
+            asks = ReadRequest(octets.stag, octets.to, octets.length, stag, to)
+            return source.untagged(wire.Queue.READ_REQUEST, asks.encode(), rsvdulp=rsvdulp)
+        if kind is Kind.TAGGED:
+            return source.tagged(stag, to, octets, rsvdulp=rsvdulp >> 32)
+        return source.untagged(qn, octets, rsvdulp=rsvdulp)
+
+    def begin(self, pd: PD) -> None:
+        Pump.of(pd.context).tap = self._tap
+
+    def _tap(self, end: object, sent: bool, octets: bytes) -> None:
+        if sent:
+            self.sent[end] += octets
+
+    def compare(self) -> int:
+        """Returns how many octets of FPDUs were compared."""
+        halves = [*self._sources]
+        assert len(halves) == len(self.sent)
+        got = []
+        for octets in self.sent.values():
+            parsed = StartupFrame.parse(bytes(octets))
+            assert parsed is not None
+            got.append(bytes(octets[parsed[1] :]))
+        assert sorted(got) == sorted(bytes(self.expected[half]) for half in halves)
+        return sum(map(len, got))
+
+
+@pytest.fixture
+def wires(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    return Wire(monkeypatch)
+
+
+async def pair(pd: PD, theirs: dict[str, Any], **ours: Any) -> tuple[Endpoint, Endpoint]:
+    async with Listener(pd) as listener:
+        client = asyncio.create_task(connect(pd, "127.0.0.1", listener.port, **ours))
+        server = await (await listener.request()).accept(**theirs)
+        return await client, server
+
+
+async def finish(*ends: Endpoint) -> None:
+    await asyncio.gather(*(end.disconnect() for end in ends))
+    assert [end.reason() for end in ends] == [None] * len(ends)
+
+
+async def take(end: Endpoint, count: int) -> list[Any]:
+    done: list[Any] = []
+    while len(done) < count:
+        done += await end.wait(20)
+    return done
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(limited())
+
+
+def octets(count: int, seed: int) -> bytes:
+    return bytes((seed + 7 * at + at // 251) % 256 for at in range(count))
+
+
+class Work:
+    """Each operation with each length, from one end to the other."""
+
+    def __init__(self, pd: PD, seed: int) -> None:
+        size = sum(LENGTHS) + 64
+        self.source, self.far = bytearray(octets(size, seed)), octets(size, seed + 1)
+        self.target = bytearray(size)
+        self.near = pd.register(self.source, Access.LOCAL_WRITE, to=1 << 40)
+        self.written = pd.register(self.target, ALL, to=5)
+        self.read = pd.register(bytearray(self.far), Access.REMOTE_READ, to=(1 << 64) - size)
+        self.buffers = [bytearray(length + 1) for length in LENGTHS for _ in range(2)]
+        self.sinks = [bytearray(length) for length in LENGTHS]
+
+    def expect(self, end: Endpoint) -> None:
+        for buffer in self.buffers:
+            end.qp.post_recv(buffer)
+
+    def post(self, end: Endpoint) -> None:
+        """Posts four requests for each length."""
+        at, post = 3, end.qp.post_send
+        for length, sink in zip(LENGTHS, self.sinks, strict=True):
+            part: dict[str, Any] = {"offset": at, "length": length}
+            to = self.written.to + at
+            post(Opcode.SEND, bytes(self.source[at : at + length]), wr_id=length)
+            post(Opcode.SEND, self.near, wr_id=length, solicited=True, **part)
+            post(Opcode.RDMA_WRITE, self.near, wr_id=length, stag=self.written.stag, to=to, **part)
+            post(
+                Opcode.RDMA_READ, sink if length else None, wr_id=length, stag=self.read.stag,
+                to=self.read.to + at,
+            )  # fmt: skip
+            at += length
+
+    def check(self, sender: list[Any], receiver: list[Any]) -> None:
+        """Checks the completions of both ends, and all octets."""
+        done = [(wc.wr_id, wc.byte_len) for wc in sender if wc.opcode is not Opcode.RECV]
+        assert done == [(length, length) for length in LENGTHS for _ in range(4)]
+        got = [(wc.byte_len, wc.solicited) for wc in receiver if wc.opcode is Opcode.RECV]
+        assert got == [(length, asks) for length in LENGTHS for asks in (False, True)]
+        assert {wc.status for wc in sender + receiver} == {GOOD}
+        at = 3
+        for number, length in enumerate(LENGTHS):
+            for buffer in self.buffers[2 * number : 2 * number + 2]:
+                assert buffer[:length] == self.source[at : at + length]
+            assert self.sinks[number] == self.far[at : at + length]
+            at += length
+        assert self.target[3:at] == self.source[3:at]
+        assert not any(self.target[:3]) and not any(self.target[at:])
+
+
+@pytest.mark.parametrize("markers", [False, True])
+@pytest.mark.parametrize("crc", [False, True])
+def test_the_device_sends_what_the_host_would_send(
+    pd: PD, wires: Wire, crc: bool, markers: bool
+) -> None:
+    """Sends, Writes, Reads and their responses in both directions at the same time."""
+
+    async def test() -> None:
+        wires.begin(pd)
+        settings = {"crc": crc, "markers": markers}
+        ends = await pair(pd, settings, **settings)
+        works = Work(pd, 1), Work(pd, 2)
+        for work, one, other in zip(works, ends, ends[::-1], strict=True):
+            work.expect(other)
+            work.post(one)
+        done = await asyncio.gather(*(take(end, 6 * len(LENGTHS)) for end in ends))
+        for work, sender, receiver in zip(works, done, done[::-1], strict=True):
+            work.check(sender, receiver)
+        await finish(*ends)
+        for work in works:
+            for region in (work.near, work.written, work.read):
+                region.revoke()
+
+    run(test)
+    assert wires.compare() > 8 * sum(LENGTHS)
+
+
+@pytest.mark.parametrize("length", [64, 700])
+def test_more_messages_than_the_ring_has_entries_leave_in_order(
+    pd: PD, wires: Wire, length: int
+) -> None:
+    count = 600
+
+    async def test() -> None:
+        wires.begin(pd)
+        client, server = await pair(pd, {})
+        with pd.register(bytearray(count * length), ALL) as region:
+            for at in range(count):
+                client.qp.post_send(
+                    Opcode.RDMA_WRITE, at.to_bytes(4, "big") * (length // 4), wr_id=at,
+                    stag=region.stag, to=at * length,
+                )  # fmt: skip
+            assert [wc.wr_id for wc in await take(client, count)] == [*range(count)]
+            await finish(client, server)
+            region.refresh()
+            for at in range(count):
+                assert region.view[at * length : at * length + 4] == at.to_bytes(4, "big")
+
+    run(test)
+    assert wires.compare() > count * length
+
+
+def test_a_read_without_the_right_ends_with_the_terminate_of_the_host(pd: PD, wires: Wire) -> None:
+    async def test() -> None:
+        wires.begin(pd)
+        client, server = await pair(pd, {})
+        with pd.register(bytearray(64), Access.REMOTE_WRITE) as region:
+            server.qp.post_send(Opcode.SEND, bytes(30_000))  # leaves before the Terminate
+            client.qp.post_recv(bytearray(30_000))
+            client.qp.post_send(Opcode.RDMA_READ, bytearray(64), stag=region.stag)
+            reasons = await asyncio.gather(client.disconnected(10), server.disconnected(10))
+        for reason, by_peer in zip(reasons, (True, False), strict=True):
+            assert isinstance(reason, Terminated) and reason.by_peer is by_peer
+            assert (reason.terminate.type, reason.terminate.code) == wire.ACCESS
+        for end in (client, server):
+            await end.disconnect()
+
+    run(test)
+    assert wires.compare() > 30_000
+
+
+@pytest.mark.parametrize("length", [64, 300_000])
+def test_a_connection_that_is_aborted_while_it_sends_leaves_nothing(pd: PD, length: int) -> None:
+    """The device then drops the messages in the ring. Streams that are used again start anew."""
+
+    async def test() -> None:
+        for _ in range(40 if length < 1000 else 6):
+            client, server = await pair(pd, {})
+            with pd.register(bytearray(length), ALL) as region:
+                for _ in range(10):
+                    server.qp.post_recv(region)
+                    client.qp.post_send(Opcode.SEND, bytes(length))
+                    client.qp.post_send(Opcode.RDMA_READ, bytearray(length), stag=region.stag)
+                await asyncio.sleep(0)
+                client.abort()
+                server.abort()
+            assert not pd.context.regions and not pd.context.streams
+        client, server = await pair(pd, {})
+        server.qp.post_recv(bytearray(length))
+        client.qp.post_send(Opcode.SEND, bytes(length))
+        await asyncio.gather(take(client, 1), take(server, 1))
+        await finish(client, server)
+
+    run(test)
+
+
+def test_a_message_is_sent_from_regions_of_its_domain_alone(pd: PD) -> None:
+    async def test() -> None:
+        client, server = await pair(pd, {})
+        with PD(pd.context) as other, other.register(bytearray(8), ALL) as foreign:
+            with pytest.raises(InvalidRequest, match="must belong to the queue pair's domain"):
+                client.qp.post_send(Opcode.SEND, foreign)
+        with pd.register(bytearray(8)) as region:
+            with pytest.raises(InvalidRequest, match="4 octets from 5 on are not within"):
+                client.qp.post_send(Opcode.SEND, region, offset=5, length=4)
+        with pytest.raises(StateError, match="the region is revoked"):
+            client.qp.post_send(Opcode.SEND, region)
+        await finish(client, server)
+
+    run(test)

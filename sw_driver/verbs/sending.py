@@ -1,0 +1,304 @@
+"""The sending half of a stream: a ring of messages that the device sends as FPDUs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...hdl.spec import commands
+from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
+from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
+from ..base.errors import ResourceExhausted, RnicTimeout, TransportError
+from ..transports.memory import Steps, finish
+from .context import PATIENCE, SERVED
+from .cq import WC, Opcode, WcStatus
+from .known import KnownStream, StreamState
+from .pd import MR, Access
+
+__all__ = ["Part", "SendSettings", "SendingHalf"]
+
+#: Base-2 logarithm of the entries of a ring.
+_SIZE = 8
+#: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
+#: reads in a stream's turn at first. Longer ones are read from a region, for which the device needs
+#: further registers and, at the end, a revocation.
+_INLINE = 32 + 7 * ENTRY
+#: How many messages in the ring may have such a region, so that streams leave STags for others.
+_COPIES = 8
+#: When the messages in the ring have this many octets together, others wait on the host. A
+#: Terminate leaves after those in the ring.
+_AHEAD = 1 << 18
+#: A segment that is longer than the octets of a turn would keep other streams waiting.
+_LONGEST = 1 << 14
+#: Untagged queues of RFC 5041 begin with this MSN.
+_FIRST = 1
+#: Words between two MPA markers, and of one.
+_SPACING = 512 // 4
+
+
+class SendSettings(NamedTuple):
+    """The settings of a sending half over MPA.
+
+    Parameters
+    ----------
+    mulpdu
+        Octets of the longest DDP Segment.
+    crc, markers
+        The settings that MPA's start-up agreed on for the sending direction.
+    """
+
+    mulpdu: int
+    crc: bool
+    markers: bool
+
+
+class Part(NamedTuple):
+    """A part of a region."""
+
+    region: MR
+    offset: int
+    length: int
+
+    @property
+    def octets(self) -> bytes:
+        """The octets as the device has written them."""
+        return self.region.read(self.length, self.offset)
+
+    @property
+    def piece(self) -> Piece:
+        return Piece(self.region.stag, self.length, self.region.to + self.offset)
+
+
+@dataclass
+class _Post:
+    """A message that has not ended.
+
+    ``end`` is the index after its entries in the ring, ``copy`` a region of its own with its
+    octets.
+    """
+
+    kind: Kind
+    body: bytes | Piece
+    fields: dict[str, Any]
+    wr_id: Any
+    end: int = 0
+    copy: MR | None = None
+
+    @property
+    def length(self) -> int:
+        return self.body.length if isinstance(self.body, Piece) else len(self.body)
+
+
+class SendingHalf:
+    """Sends DDP messages on a stream, in the order of their posts.
+
+    Each message has a completion with :attr:`~.cq.Opcode.SENT` in the stream's CQ. Messages that
+    the ring has no room for wait on the host.
+
+    Parameters
+    ----------
+    stream, settings
+        The stream, which receives, and the settings of this half.
+    leave
+        Takes the FPDUs that the device has sent.
+    """
+
+    def __init__(
+        self, stream: KnownStream, settings: SendSettings, leave: Callable[[list[bytes]], object]
+    ) -> None:
+        self._stream, self._settings, self._leave = stream, settings, leave
+        self._context = context = stream.pd.context
+        self._mulpdu = min(settings.mulpdu, _LONGEST)
+        self._position = 0  # of the next FPDU in the LLP stream
+        self._producer = self._done = 0
+        self._posted: deque[_Post] = deque()  # in the ring
+        self._waiting: deque[_Post] = deque()
+        self._octets = self._copies = 0  # of the messages in the ring
+        self._failed = False
+        self._left = 0  # FPDUs of the oldest message in the ring that have left
+        self._memory = context.transport.allocate(ENTRY << _SIZE)
+        (extent,) = self._memory.extents
+        number = stream.number
+        self._open()
+        for command in (
+            commands.set_mulpdu(number, self._mulpdu),
+            *(commands.set_sent_msn(number, qn, _FIRST) for qn in sorted(stream.queues)),
+            commands.set_send_ring(number, extent.address, _SIZE),
+        ):
+            context.registers.start(command)
+
+    def _open(self) -> None:
+        """Lets segments leave, from the position on."""
+        _, crc, markers = self._settings
+        self._context.registers.start(
+            commands.set_sending(
+                self._stream.number, sequence=self._position % (1 << 32),
+                after=(self._position // 4 - 1) % _SPACING, crc=crc, markers=markers,
+            )
+        )  # fmt: skip
+        self._failed = False
+
+    @property
+    def busy(self) -> bool:
+        """True if a message was posted that has not ended."""
+        return bool(self._posted or self._waiting)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def post(
+        self, kind: Kind, body: bytes | Part | Piece, *, wr_id: object = None, **fields: int
+    ) -> None:
+        """Posts a message.
+
+        Parameters
+        ----------
+        kind, fields
+            As :class:`~....hdl.spec.send.Message` declares.
+        body
+            Its octets, which are copied; or a part of a region, which the device reads until the
+            completion. READ: the sink.
+        wr_id
+            Any value; the completion contains it.
+        """
+        if isinstance(body, Part):
+            body = body.piece if body.length else b""
+        self._waiting.append(_Post(kind, body, fields, wr_id))
+        self._write()
+
+    def _write(self) -> None:
+        """Writes messages to the ring as far as there is room, and rings the doorbell."""
+        before, view = self._producer, self._memory.view
+        while self._waiting and not self._failed:
+            post = self._waiting[0]
+            if (entries := self._entries(post)) is None:
+                break
+            for at in range(0, len(entries), ENTRY):
+                slot = self._producer % (1 << _SIZE) * ENTRY
+                view[slot : slot + ENTRY] = entries[at : at + ENTRY]
+                self._memory.push(slot, ENTRY)
+                self._producer += 1
+            post.end = self._producer
+            self._octets += post.length
+            self._posted.append(self._waiting.popleft())
+        if self._producer != before:
+            self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
+
+    def _entries(self, post: _Post) -> bytes | None:
+        """Returns the entries of a message, or None if there is no room for them now."""
+        if self._octets >= _AHEAD:
+            return None
+        room = (1 << _SIZE) - (self._producer - self._done)
+        body: bytes | Piece | None = post.body
+        if isinstance(body, bytes):
+            if len(body) <= _INLINE:
+                flags = Flag.SIGNALED | Flag.INLINE
+                entries = Message(post.kind, flags, octets=body, **post.fields).encode()
+                return entries if len(entries) <= room * ENTRY else None
+            body = self._copied(post, body) if room else None
+        if body is None or not room:
+            return None
+        return Message(post.kind, Flag.SIGNALED, (body,), **post.fields).encode()
+
+    def _copied(self, post: _Post, octets: bytes) -> Piece | None:
+        """Returns a region of its own for a message's octets; None if there is none now."""
+        if self._copies >= _COPIES:
+            return None
+        try:
+            post.copy = self._stream.pd.register(bytearray(octets), Access.LOCAL_READ)
+        except ResourceExhausted:
+            if not self._posted:
+                raise
+            return None
+        self._copies += 1
+        return Piece(post.copy.stag, len(octets), 0)
+
+    # -- reports of the device --------------------------------------------------------------------
+
+    def leave(self, sequence: int, fpdu: bytes) -> None:
+        """Takes an FPDU that the device has sent."""
+        if sequence != self._position % (1 << 32):
+            raise TransportError(
+                f"an FPDU of stream {self._stream.number} left with the LLP sequence number"
+                f" {sequence}, not {self._position % (1 << 32)}: reset the device"
+            )
+        self._position += len(fpdu)
+        self._leave([fpdu])
+        self._count()
+
+    def _count(self) -> None:
+        """Ends a message once all of its FPDUs have left."""
+        post = self._posted[0]
+        header = UNTAGGED_HEADER if post.kind is Kind.UNTAGGED else TAGGED_HEADER
+        length = 0 if post.kind is Kind.READ else post.length
+        self._left += 1
+        if self._left == max(-(-length // (self._mulpdu - header)), 1):
+            self._left = 0
+            self.ended(WcStatus.SUCCESS, post.end)
+
+    def ended(self, status: WcStatus, done: int) -> None:
+        """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
+        self._done += (done - self._done) % (1 << 16)
+        self._failed |= status is WcStatus.NOT_READ
+        while self._posted and self._posted[0].end <= self._done:
+            post = self._posted.popleft()
+            self._octets -= post.length
+            self._copies -= post.copy is not None
+            self._end(post, status)
+        if self._failed and not self._posted:
+            self._flush()
+        self._write()
+
+    def _end(self, post: _Post, status: WcStatus) -> None:
+        if post.copy is not None:
+            post.copy.close()
+        cq = self._stream.cq
+        cq.put(WC(self._stream, status, Opcode.SENT, post.wr_id, post.length))
+
+    def _flush(self) -> None:
+        """Ends the messages that wait for the ring."""
+        while self._waiting:
+            self._end(self._waiting.popleft(), WcStatus.FLUSHED)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def last(self, kind: Kind, body: bytes, **fields: int) -> None:
+        """Sends a message after those in the ring, even if one of these has failed, and waits until
+        it has left. Other messages are flushed. A stream that was stopped sends nothing more.
+        """
+        self._flush()
+        if self._stream.state is StreamState.RECEIVING or self._stream.error is not None:
+            finish(self._draining())
+            if self._failed:
+                self._open()
+            self.post(kind, body, **fields)
+            finish(self._draining())
+
+    def _draining(self) -> Steps[None]:
+        """Waits in steps until all messages in the ring have ended."""
+        deadline, position = time.monotonic() + PATIENCE, self._position
+        while self._posted:
+            if position != self._position:
+                deadline, position = time.monotonic() + PATIENCE, self._position
+            elif time.monotonic() > deadline:
+                raise RnicTimeout(
+                    f"the device does not send the messages of stream {self._stream.number}:"
+                    " reset it"
+                )
+            self._context.look(SERVED)
+            yield
+
+    def closing(self) -> Steps[None]:
+        """Frees the ring, in steps, after the device has disabled the stream. Messages that have
+        not left are flushed.
+        """
+        registers, number = self._context.registers, self._stream.number
+        registers.start((commands.Write("SEND_STREAM", number),))
+        read = commands.Wait("SEND_CONSUMER", 0xFFFF, self._producer % (1 << 16))
+        yield from self._context.waiting(read, "the device does not stop sending: reset it")
+        yield from self._context.settling(self._stream.cq.ring)
+        self._failed = True
+        self.ended(WcStatus.FLUSHED, self._producer)
+        self._memory.close()

@@ -121,9 +121,8 @@ def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters)
         )
 
     async def note(ctx):
-        async for _, (valid, tag) in numbered(
-            ctx.tick().sample(dut.reserved.valid, dut.reserved.payload)
-        ):
+        ticks = ctx.tick().sample(dut.reserved.valid, dut.reserved.payload)
+        async for _, (valid, tag) in numbered(ticks):
             if valid:
                 reserved.append(tag)
 
@@ -149,9 +148,8 @@ def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters)
 
     async def take_heads(ctx):
         ctx.set(dut.heads.ready, 1)
-        async for _, (valid, head) in numbered(
-            ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
-        ):
+        ticks = ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
+        async for _, (valid, head) in numbered(ticks):
             if valid:
                 heads.append(decoded(dut.heads, head))
                 if len(heads) == len(jobs):

@@ -858,8 +858,8 @@ class _Draw:
         )
 
     def _send_many(self, segments: int, stalls: Stalls) -> None:
-        """Sends messages of one octet. The host revokes regions, disables unused queues and waits for
-        interrupts while the RNIC's counts, modulo 2**16, take values of all kinds.
+        """Sends messages of one octet. The host revokes regions, disables unused queues and waits
+        for interrupts while the RNIC's counts, modulo 2**16, take values of all kinds.
         """
         rng, host, config = self._rng, self._host, self._config
         number = rng.choice([each for each in self._numbers if each not in host.apart])

@@ -11,7 +11,10 @@ from amaranth.lib.wiring import In, Out
 
 from .stream import nibbles
 
-__all__ = ["BlockRam", "ForwardedTable", "storage_of"]
+__all__ = ["FEW", "BlockRam", "ForwardedTable", "storage_of"]
+
+#: Items of a table that distributed RAM holds at a low price.
+FEW = 64
 
 
 def _written(shape, depth):
@@ -21,6 +24,9 @@ def _written(shape, depth):
 
 class BlockRam(wiring.Component):
     """Stores items in block RAM, read through its output register.
+
+    A table of ``few`` items or fewer is stored in distributed RAM instead, in the same number of
+    cycles. Block RAM is the scarcer of the two in a device with many tables.
 
     An address that is read in the cycle in which it is written gives no value: ``data`` has no
     meaning then, on any device. A user needs a reason why that never happens or does not matter; a
@@ -36,6 +42,7 @@ class BlockRam(wiring.Component):
         Items.
     reads : int
         Number of read ports.
+    few : int
 
     Members
     -------
@@ -50,8 +57,9 @@ class BlockRam(wiring.Component):
 
     LATENCY = 2
 
-    def __init__(self, shape, depth, *, reads=1):
+    def __init__(self, shape, depth, *, reads=1, few=0):
         self.shape, self.depth = shape, depth
+        self.style = "distributed" if depth <= few else "block"
         super().__init__({
             "write": In(_written(shape, depth)),
             "address": In(range(depth)).array(reads),
@@ -65,7 +73,7 @@ class BlockRam(wiring.Component):
         # Synthesis need not define the value of an address that is being written.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
+            attrs={"ram_style": self.style, "no_rw_check": 1})
         write = storage.write_port()
         m.d.comb += [
             write.en.eq(self.write.valid),
@@ -104,6 +112,8 @@ class ForwardedTable(wiring.Component):
         Entries.
     reads : int
         Number of read ports.
+    few : int
+        As in :class:`BlockRam`.
 
     Members
     -------
@@ -115,8 +125,8 @@ class ForwardedTable(wiring.Component):
 
     LATENCY = BlockRam.LATENCY
 
-    def __init__(self, shape, depth, *, reads=1):
-        self.shape, self.depth = shape, depth
+    def __init__(self, shape, depth, *, reads=1, few=0):
+        self.shape, self.depth, self.few = shape, depth, few
         super().__init__({
             "write": In(_written(shape, depth)),
             "address": In(range(depth)).array(reads),
@@ -125,7 +135,8 @@ class ForwardedTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ram = ram = BlockRam(self.shape, self.depth, reads=len(self.address))
+        m.submodules.ram = ram = BlockRam(
+            self.shape, self.depth, reads=len(self.address), few=self.few)
         wiring.connect(m, wiring.flipped(self.write), ram.write)
         written = self.write.payload
         # A value that is written in the cycle of a look-up travels beside the block RAM.

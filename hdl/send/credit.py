@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, delayed
 from ..mpa.length import FpduLength
 
@@ -97,8 +97,8 @@ class CreditAccounts(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.positions = positions = ForwardedTable(_Position(), self.streams)
-        m.submodules.limits_ = limits = ForwardedTable(32, self.streams)
+        m.submodules.positions = positions = ForwardedTable(_Position(), self.streams, few=FEW)
+        m.submodules.limits_ = limits = ForwardedTable(32, self.streams, few=FEW)
         m.submodules.turns = turns = Store(_Found(), depth=QUEUE)
         m.submodules.size = size = FpduLength()
 

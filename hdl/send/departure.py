@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..dma.staging import StagedHead
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Store, delayed
 from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
@@ -110,7 +110,7 @@ class Departure(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = ForwardedTable(SendState(), self.streams, reads=2)
+        m.submodules.table = table = ForwardedTable(SendState(), self.streams, reads=2, few=FEW)
         m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
         m.submodules.packets = packets = Store(1, depth=QUEUE)
         segment, tag = self.segments.payload, SegmentTag()

@@ -13,7 +13,7 @@ from amaranth.utils import exact_log2
 
 from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Store, counted
 from ..spec.send import ENTRY
 from .scheduler import turns
@@ -164,9 +164,10 @@ class RingReader(wiring.Component):
         Returns the tables.
         """
         ring = SendRing(self.streams)
-        m.submodules.rings = rings = ForwardedTable(ring, self.streams)
-        m.submodules.producers = producers = ForwardedTable(16, self.streams)
-        m.submodules.contexts = contexts = ForwardedTable(_Context(), self.streams, reads=2)
+        m.submodules.rings = rings = ForwardedTable(ring, self.streams, few=FEW)
+        m.submodules.producers = producers = ForwardedTable(16, self.streams, few=FEW)
+        m.submodules.contexts = contexts = ForwardedTable(
+            _Context(), self.streams, reads=2, few=FEW)
         m.submodules.results = results = Store(TurnResult(self.streams), depth=4 * QUEUE)
         wiring.connect(m, wiring.flipped(self.results), results.i)
 

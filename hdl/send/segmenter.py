@@ -21,7 +21,7 @@ from amaranth.utils import exact_log2
 from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
 from ..dma.staging import TAG_BITS
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, counted, delayed
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.send import ENTRY
@@ -361,7 +361,7 @@ class Cutter(wiring.Component):
         It comes from the table's port for the message that waits until the message has been cut
         for two cycles, because the table takes two cycles.
         """
-        m.submodules.mulpdu_table = table = ForwardedTable(16, self.streams, reads=2)
+        m.submodules.mulpdu_table = table = ForwardedTable(16, self.streams, reads=2, few=FEW)
         m.d.comb += [
             table.write.valid.eq(self.mulpdus.valid),
             table.write.payload.address.eq(self.mulpdus.payload.stream),
@@ -377,7 +377,7 @@ class Cutter(wiring.Component):
         The look-up is that of the message at the input, as it becomes ``now``, and is there two
         cycles later, when the first segment can be cut.
         """
-        m.submodules.msn_table = table = ForwardedTable(32, self.streams * QUEUES)
+        m.submodules.msn_table = table = ForwardedTable(32, self.streams * QUEUES, few=FEW)
         kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.queues import sent_host
 from ..ddp.room import queues_of
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Backlog, Store, counted, delayed
 from ..spec.completion import SentStatus
 
@@ -165,7 +165,7 @@ class SentCompletions(wiring.Component):
         m = Module()
         streams, queues = self.config.streams, queues_of(self.config)
         account = _Account(queues)
-        m.submodules.accounts = accounts = ForwardedTable(account, streams, reads=2)
+        m.submodules.accounts = accounts = ForwardedTable(account, streams, reads=2, few=FEW)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))

@@ -118,6 +118,8 @@ _RATES, _IN_A_ROW, _FILL, _PROMPT = 3, 100, 64, 30
 _READ_ONLY, _NO_REGISTER = 2, 3
 #: Windows of registers that hold the arguments of commands.
 _WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
+#: Octets of the longest ULPDU with markers.
+_WITH_MARKERS = 64512
 #: Registers whose value only the RNIC or its engine knows.
 _UNKNOWN = ("STATUS", "CQ_DOORBELL", "CQ_PRODUCER", "CQ_STATE", "CQ_PENDING")
 
@@ -787,6 +789,7 @@ class _Draw:
         #: Regions with an octet that the bus refuses, by host, and the place of the octet.
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._moderated: list[Moderated] = []
+        self._latched = _HALF if config.full_counters else 0
         self._segments = 0
         self._turns: list[int] = []
         self._wrongs: Counter[str] = Counter()
@@ -1089,12 +1092,12 @@ class _Draw:
             region = self._region(entry, host, length, kind >= len(_HOSTS))
             self._allotments.append(Allotment(region, address, pages))
             self._register(self._allotments[-1])
-        for host in _HOSTS * _VAST:
+        for n, host in enumerate(_HOSTS * _VAST, self._number * _VAST * len(_HOSTS)):
             bits = rng.randint(32, 62)
             length = (1 << bits) + rng.getrandbits(rng.choice((bits, rng.randint(1, 32))))
             start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
-            # Or the octets left, from a place in the part on, are a power of two.
-            left = _PART // 2 + (1 << rng.randrange(16, bits))
+            # Or the octets left, from the middle of the part on, are a power of two.
+            left = _PART // 2 + (1 << 16 + n % (bits - 16))
             start = rng.choice((start, length - _PART, length - left))
             part = range(start, start + _PART)
             address = self._space.take(_PART, rng.randrange(4096), 4096) - start
@@ -1710,6 +1713,9 @@ class _Draw:
             whole, _, half = name.rpartition("_")
             shift = 32 if half == "HI" else 0
             value = counters[whole] if half in ("LO", "HI") else counters[name]
+            if half == "LO":  # the upper half is that of the last read of the lower one
+                host.read(f"{whole}_HI", self._latched)
+                self._latched = value >> 32
             host.read(name, value >> shift & _HALF)
         number = rng.choice(self._numbers)
         host.carry_out([commands.Write("CQ_INDEX", host.apart.get(number, 0))])
@@ -1830,7 +1836,8 @@ class _Draw:
     ) -> None:
         """Sends segments in a packet, which may be damaged on its way."""
         position = peer.sender.position
-        octets = b"".join(peer.sender.send(each) for each in segments)
+        most = _WITH_MARKERS if peer.stream.markers else 1 << 16
+        octets = b"".join(peer.sender.send(each[:most]) for each in segments)
         packet = Packet(number, position & _HALF, octets)
         whole = octets
         if spoil:
@@ -1874,9 +1881,9 @@ class _Draw:
         self._host.end_aside()
         position, pieces = peer.sender.position, []
         sizes = [rng.choice((0, 0, 1, 2, 3, 7, 13)) for _ in range(rng.choice((1, 2, 5, 20, 60)))]
-        if rng.random() < 0.2:
-            most = 4 * self._config.longest_fpdu - 9  # of a ULPDU that fits
-            sizes = [*sizes[:2], rng.randint(most + 4, most + 400), *sizes[2:5]]
+        least = 4 * self._config.longest_fpdu - 5  # of a ULPDU that does not fit
+        if least < _WITH_MARKERS and rng.random() < 0.2:
+            sizes = [*sizes[:2], rng.randint(least, min(least + 400, _WITH_MARKERS)), *sizes[2:5]]
         for size in sizes:
             piece = bytearray(peer.sender.send(rng.randbytes(size)))
             if rng.random() < 0.3:

@@ -6,6 +6,7 @@ import pytest
 from ddp_rnic.hdl.lib.testing import numbered, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
+from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.send.scheduler import Scheduler
 
 STREAMS, QUANTUM = 16, 1000
@@ -151,3 +152,10 @@ def test_wrong_sizes_are_refused():
         refused("Scheduler streams must be a power of two", Scheduler, streams, QUANTUM)
     refused("Scheduler streams must be an integer", Scheduler, 16.0, QUANTUM, error=TypeError)
     refused("Scheduler quantum must be at least 1", Scheduler, STREAMS, 0)
+
+
+@pytest.mark.parametrize("streams, style", [(64, "distributed"), (128, "block")])
+def test_tables_of_few_streams_need_no_block_ram(streams, style):
+    text = convert(Scheduler(streams, QUANTUM), name="scheduler")
+    tables = [line for line in text.splitlines() if "ram_style" in line]
+    assert [line for line in tables if style in line] and len(tables) >= 4

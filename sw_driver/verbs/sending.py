@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...hdl.spec import commands
-from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
+from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ..base.errors import ResourceExhausted, RnicTimeout, TransportError
 from ..transports.memory import Steps, finish
 from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
-from .known import KnownStream, StreamState
+from .known import KnownStream
 from .pd import MR, Access
 
 __all__ = ["Part", "SendSettings", "SendingHalf"]
@@ -35,8 +35,13 @@ _AHEAD = 1 << 18
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
 _FIRST = 1
-#: Words between two MPA markers, and of one.
+#: Words from an MPA marker to the next one.
 _SPACING = 512 // 4
+_STATUS = {
+    SentStatus.SUCCESS: WcStatus.SUCCESS,
+    SentStatus.FAILED: WcStatus.NOT_READ,
+    SentStatus.FLUSHED: WcStatus.FLUSHED,
+}
 
 
 class SendSettings(NamedTuple):
@@ -117,8 +122,7 @@ class SendingHalf:
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
         self._octets = self._copies = 0  # of the messages in the ring
-        self._failed = False
-        self._left = 0  # FPDUs of the oldest message in the ring that have left
+        self._failed = self._broken = False
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
@@ -126,7 +130,7 @@ class SendingHalf:
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
             *(commands.set_sent_msn(number, qn, _FIRST) for qn in sorted(stream.queues)),
-            commands.set_send_ring(number, extent.address, _SIZE),
+            commands.set_send_ring(number, extent.address, _SIZE, cq=stream.cq.ring.number),
         ):
             context.registers.start(command)
 
@@ -226,27 +230,20 @@ class SendingHalf:
             )
         self._position += len(fpdu)
         self._leave([fpdu])
-        self._count()
 
-    def _count(self) -> None:
-        """Ends a message once all of its FPDUs have left."""
-        post = self._posted[0]
-        header = UNTAGGED_HEADER if post.kind is Kind.UNTAGGED else TAGGED_HEADER
-        length = 0 if post.kind is Kind.READ else post.length
-        self._left += 1
-        if self._left == max(-(-length // (self._mulpdu - header)), 1):
-            self._left = 0
-            self.ended(WcStatus.SUCCESS, post.end)
-
-    def ended(self, status: WcStatus, done: int) -> None:
+    def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
-        self._done += (done - self._done) % (1 << 16)
-        self._failed |= status is WcStatus.NOT_READ
+        count = (done - self._done) % (1 << 16)
+        if status is SentStatus.FAILED:
+            self._failed = True
+            if not count:  # the bus refused a read of the ring, which the device reads no more
+                self._broken, count = True, self._producer - self._done
+        self._done += count
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
             self._octets -= post.length
             self._copies -= post.copy is not None
-            self._end(post, status)
+            self._end(post, _STATUS[status])
         if self._failed and not self._posted:
             self._flush()
         self._write()
@@ -269,12 +266,13 @@ class SendingHalf:
         it has left. Other messages are flushed. A stream that was stopped sends nothing more.
         """
         self._flush()
-        if self._stream.state is StreamState.RECEIVING or self._stream.error is not None:
-            finish(self._draining())
-            if self._failed:
-                self._open()
-            self.post(kind, body, **fields)
-            finish(self._draining())
+        finish(self._draining())
+        if self._broken:
+            return
+        if self._failed:
+            self._open()
+        self.post(kind, body, **fields)
+        finish(self._draining())
 
     def _draining(self) -> Steps[None]:
         """Waits in steps until all messages in the ring have ended."""
@@ -294,11 +292,7 @@ class SendingHalf:
         """Frees the ring, in steps, after the device has disabled the stream. Messages that have
         not left are flushed.
         """
-        registers, number = self._context.registers, self._stream.number
-        registers.start((commands.Write("SEND_STREAM", number),))
-        read = commands.Wait("SEND_CONSUMER", 0xFFFF, self._producer % (1 << 16))
-        yield from self._context.waiting(read, "the device does not stop sending: reset it")
-        yield from self._context.settling(self._stream.cq.ring)
         self._failed = True
-        self.ended(WcStatus.FLUSHED, self._producer)
+        yield from self._draining()
+        self._flush()
         self._memory.close()

@@ -22,6 +22,7 @@ from .lib.table import table_write
 from .mpa.intake import LlpSettings
 from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
+from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
 from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
@@ -34,7 +35,7 @@ from .spec.stag import FIELDS
 __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
-_SENDING = ("set", "ring", "msns", "doorbell")
+_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell")
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -74,6 +75,8 @@ def send_control(config):
     streams = config.streams
     return wiring.Signature({
         "set": Out(stream.Signature(SendSetting(streams))),
+        "opens": Out(stream.Signature(CreditStart(streams))),
+        "limits": Out(stream.Signature(CreditLimit(streams))),
         "ring": Out(stream.Signature(SendRing(streams))),
         "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
@@ -411,6 +414,8 @@ class Control(wiring.Component):
         m.d.comb += doorbell.eq(registers.send_doorbell)
         for command, name, allowed in (
             (registers.send_commit, "set", known),
+            (registers.send_commit, "opens", known),
+            (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
             (registers.send_rings, "doorbell", self._known(doorbell[16:])),
@@ -426,6 +431,11 @@ class Control(wiring.Component):
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
             state.sequence.eq(registers.send_sequence),
+            *(send.opens.payload[name].eq(value) for name, value in (
+                ("stream", number), ("sequence", state.sequence), ("after", state.after),
+                ("markers", state.llp.markers), ("limited", registers.send_flags[3]))),
+            send.limits.payload.stream.eq(number),
+            send.limits.payload.limit.eq(registers.send_limit),
             ring.stream.eq(number),
             ring.base.eq(self._address(registers, "send_ring") >> 6),
             ring.size.eq(registers.send_ring_size),

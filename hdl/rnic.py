@@ -369,7 +369,7 @@ class Rnic(wiring.Component):
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
         wiring.connect(m, source.o, wiring.flipped(self.fpdus))
         wiring.connect(m, source.completions, m.submodules.delivery.sent)
-        for name in ("set", "ring", "bind", "doorbell", "mulpdus", "msns"):
+        for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
         sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
         m.d.comb += [

@@ -8,8 +8,9 @@ from amaranth.utils import exact_log2
 from ..dma.staging import StagedHead
 from ..lib.blockram import ForwardedTable
 from ..lib.stream import Beat, Store, delayed
-from ..mpa.framer import SPACING, FpduHead
+from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
+from ..mpa.length import FpduLength
 from ..spec.completion import SentStatus
 from .segmenter import SegmentTag
 from .sent import Passed
@@ -17,8 +18,6 @@ from .sent import Passed
 __all__ = ["Departure", "SendSetting", "SendState"]
 
 QUEUE = 16
-#: Words of an FPDU between two markers.
-BETWEEN = SPACING - 1
 
 
 class SendState(data.StructLayout):
@@ -121,8 +120,9 @@ class Departure(wiring.Component):
         takes, looks, known = Signal(), Signal(), Signal()
         length = [Signal(16, name=f"length{n}") for n in (1, 2)]
         bad, fails = Signal(2), Signal(2)  # fails: a stream is closed, in the place of a segment
-        words1, words2, left2 = Signal(15), Signal(15), Signal(7)
+        m.submodules.size = size = FpduLength()
         m.d.comb += [
+            size.octets.eq(segment.lead + segment.length),
             self.fail.ready.eq(~looks & self.room),
             takes.eq(self.segments.valid & ~looks & ~self.fail.valid
                      & heads.half & packets.half & self.room),
@@ -138,30 +138,16 @@ class Departure(wiring.Component):
             length[0].eq(segment.lead + segment.length),
             length[1].eq(length[0]),
             bad.eq(Cat(segment.refused | segment.failed, bad)),
-            # Words with the length field and PAD, and the CRC.
-            words1.eq(((segment.lead + segment.length + 5) >> 2) + 1),
         ]
-        # Each 127 words bring a marker; the words beyond these may bring another one.
-        sum1 = words1[7:] + words1[:7]
-        m.d.sync += [
-            words2.eq(words1 + words1[7:] + (sum1 >= BETWEEN) + (sum1 >= 2 * BETWEEN)),
-            left2.eq(sum1 - Mux(sum1 >= 2 * BETWEEN, 2 * BETWEEN, Mux(
-                sum1 >= BETWEEN, BETWEEN, 0))),
-        ]
-        plain2 = Signal(15)
-        m.d.sync += plain2.eq(words1)
-
         known_tag = delayed(m, 2, asked, "tag")
         known_number = delayed(m, 2, number, "number")[:exact_log2(self.streams)]
         ends = Signal()
-        state, after, one_more = Signal(SendState()), Signal(8), Signal()
-        leaves, closes, words = Signal(), Signal(), Signal(16)
+        state, leaves, closes = Signal(SendState()), Signal(), Signal()
         written, head = Signal(SendState()), heads.i.payload
         m.d.comb += [
             state.eq(table.data[0]),
-            after.eq(state.after + left2),
-            one_more.eq(after > BETWEEN),
-            words.eq(Mux(state.llp.markers, words2 + one_more, plain2)),
+            size.markers.eq(state.llp.markers),
+            size.after.eq(state.after),
             leaves.eq(state.open & ~bad[1] & ~fails[1]),
             closes.eq(fails[1] | (bad[1] & ~known_tag.stops)),
             ends.eq(known_tag.ends & ~fails[1]),
@@ -169,9 +155,8 @@ class Departure(wiring.Component):
             written.failed.eq(state.failed | (state.open & closes)),
             written.ending.eq((state.ending | (state.open & closes & ~fails[1])) & ~ends),
             written.llp.eq(state.llp),
-            written.after.eq(Mux(
-                leaves, Mux(one_more, after - BETWEEN, after), state.after)),
-            written.sequence.eq(state.sequence + Mux(leaves, words << 2, 0)),
+            written.after.eq(Mux(leaves, size.then, state.after)),
+            written.sequence.eq(state.sequence + Mux(leaves, size.words << 2, 0)),
             head.length.eq(length[1]),
             head.settings.eq(state.llp),
             head.phase.eq(state.after + 1),

@@ -101,6 +101,8 @@ class RingReader(wiring.Component):
     set : In(stream.Signature(SendRing(streams)))
         Replaces the ring of a stream that has no turn; its indices begin with 0.
     doorbell : In(stream.Signature(Doorbell(streams)))
+    nudge : In(stream.Signature(range(streams)))
+        A stream that is woken too, because it has new credit.
     look : In(range(streams)), consumer : Out(16)
         The index of a stream's next message, answered after 2 cycles.
     wake, turn, ended
@@ -119,6 +121,7 @@ class RingReader(wiring.Component):
         super().__init__({
             "set": In(stream.Signature(SendRing(streams))),
             "doorbell": In(stream.Signature(Doorbell(streams))),
+            "nudge": In(stream.Signature(range(streams))),
             "look": In(range(streams)),
             "consumer": Out(16),
             **{name: member.flip() for name, member in scheduler.items()},
@@ -202,9 +205,10 @@ class RingReader(wiring.Component):
             # A new ring begins with index 0, so the doorbells of the former one do not count.
             self.set.ready.eq(~changes[1]),
             sets.eq(self.set.valid & self.set.ready),
-            self.doorbell.ready.eq(~sets & self.wake.ready),
-            self.wake.valid.eq(self.doorbell.valid & ~sets),
-            self.wake.payload.eq(bell.stream),
+            self.nudge.ready.eq(self.wake.ready),
+            self.doorbell.ready.eq(~sets & self.wake.ready & ~self.nudge.valid),
+            self.wake.valid.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
+            self.wake.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
             contexts.write.valid.eq(changes[1] | sets),
             context.address.eq(Mux(changes[1], written.stream, fresh.stream)),
             context.data.consumer.eq(Mux(changes[1], before.consumer + written.entries, 0)),

@@ -22,9 +22,10 @@ from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
 from ..dma.staging import TAG_BITS
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Store, counted
+from ..lib.stream import Store, counted, delayed
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.send import ENTRY
+from .credit import CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
@@ -93,6 +94,14 @@ class Mulpdu(data.StructLayout):
 
     def __init__(self, streams):
         super().__init__({"stream": range(streams), "mulpdu": 16})
+
+
+def credit_ports(streams):
+    """Returns the members ``opens`` and ``limits``, with which the host gives credit."""
+    return {
+        "opens": In(stream.Signature(CreditStart(streams))),
+        "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
+    }
 
 
 class TurnResult(data.StructLayout):
@@ -188,8 +197,11 @@ class Cutter(wiring.Component):
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
 
-    Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages.
-    Reset: no message; MULPDUs and MSNs stay. Errors: none.
+    A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
+    Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
+
+    Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages; in 3
+    cycles if its stream has a limit. Reset: no message; MULPDUs and MSNs stay. Errors: none.
 
     Parameters
     ----------
@@ -201,6 +213,8 @@ class Cutter(wiring.Component):
         To be written at any time, for segments that are cut 3 cycles later or after.
     msns : In(stream.Signature(NextMsn(streams)))
         To be written while no message of the stream is under way.
+    opens, limits, look
+        ``set``, ``limits`` and ``look`` of :class:`~.credit.CreditAccounts`.
     i : In(stream.Signature(_Prepared(streams)))
     go : In(1)
         There is room for two segments.
@@ -217,6 +231,8 @@ class Cutter(wiring.Component):
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
+            **credit_ports(streams),
+            "look": In(stream.Signature(range(streams), always_ready=True)),
             "i": In(stream.Signature(_Prepared(streams))),
             "go": In(1),
             "segments": Out(stream.Signature(ReadSegment(), always_ready=True)),
@@ -227,8 +243,8 @@ class Cutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, valid, fresh = Signal(_Prepared(self.streams)), Signal(), Signal(2)
-        # A segment takes two steps: it is weighed, and then cut.
-        weighs, cuts, sends, ends, bad = Signal(), Signal(), Signal(), Signal(), Signal()
+        # A segment is weighed, then, if its stream has a limit, tested, and then cut.
+        weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
         skips, stops, leaves, takes = Signal(), Signal(), Signal(), Signal()
         waits = Signal()  # the message at the input was there in the last cycle
         over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
@@ -236,10 +252,13 @@ class Cutter(wiring.Component):
         small, length = Signal(), Signal(LENGTH_BITS)
         mulpdu = self._mulpdu(m, now, fresh)
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
-        may = self._turn(m, now, fresh, sends, length, leaves, stops)
         header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
+        first = fresh[0] & now.turn.first
+        accounts, fits, limited, marked = self._credit(
+            m, first, tests, mulpdu, now, sends, ends, bad)
+        may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
         m.d.comb += [
-            weighs.eq(valid & self.go & ~cuts & ~now.partial),
+            weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
             bad.eq(now.refused | small),
             ends.eq(over[-1] | bad),
             # The first step of a message that continues is to skip octets.
@@ -247,18 +266,24 @@ class Cutter(wiring.Component):
             sends.eq(cuts & ~skips & may),
             leaves.eq(stops | (sends & ends) | (valid & now.partial)),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
-            self.i.ready.eq(waits & (~valid | leaves)),
+            self.i.ready.eq(waits & (~valid | leaves)
+                            & (accounts.there | ~self.i.payload.turn.first)),
             takes.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += [
-            cuts.eq(weighs),
-            over.eq(now.left - mulpdu - 1),
-            room.eq(mulpdu - header),
-            rest.eq(now.left - header),
-            small.eq(mulpdu <= header),
+            tests.eq(weighs & limited),
+            cuts.eq((weighs & ~limited) | tests),
             fresh.eq(Cat(takes, fresh)),
             waits.eq(self.i.valid & ~takes),
         ]
+        # The MULPDU may change between weighing and cutting.
+        with m.If(~tests):
+            m.d.sync += [
+                over.eq(now.left - mulpdu - 1),
+                room.eq(mulpdu - header),
+                rest.eq(now.left - header),
+                small.eq(mulpdu <= header),
+            ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
         with m.Elif(leaves):
@@ -296,7 +321,39 @@ class Cutter(wiring.Component):
             share.refused.eq(stops | (sends & bad)),
             share.skip.eq(skips),
         ]
+        m.d.comb += [
+            accounts.octets.eq(segment.lead + segment.length),
+            accounts.cuts.eq(delayed(m, 1, sends & ~bad, "sent")),
+            accounts.ends.eq(delayed(m, 1, leaves & now.last, "last")),
+        ]
         return m
+
+    def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
+        """Adds the accounts of credit.
+
+        Returns them; whether the segment to be cut has credit; and whether its stream has a limit,
+        and markers.
+        """
+        m.submodules.accounts = accounts = CreditAccounts(self.streams)
+        for name, port in (
+            ("opens", accounts.set), ("limits", accounts.limits), ("look", accounts.look),
+        ):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), port)
+        left, markers, limited = Signal(30), Signal(), Signal()
+        whole, rest, fits = Signal(15), Signal(15), Signal()  # words of a segment that is cut
+        needs, has_limit = Mux(ends, rest, whole), Mux(first, accounts.limited, limited)
+        m.d.comb += accounts.begins.eq(first)
+        with m.If(first):
+            m.d.sync += [
+                left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers)]
+        with m.Elif(sends & ~bad):
+            m.d.sync += left.eq(left - needs)
+        with m.If(~tests):
+            has_markers = Mux(first, accounts.markers, markers)
+            m.d.sync += [
+                whole.eq(enough(mulpdu, has_markers)), rest.eq(enough(now.left[:17], has_markers))]
+        m.d.sync += fits.eq(needs <= left)
+        return accounts, fits | ~limited | bad, has_limit, markers
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -336,15 +393,17 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, length, leaves, stops):
+    def _turn(self, m, now, fresh, sends, length, leaves, stops, fits, marked):
         """Counts the octets and entries of a turn, and reports its result.
 
-        Returns whether a segment may begin.
+        ``fits``: the stream has credit for the segment; ``marked``: it has markers. Returns whether
+        a segment may begin.
         """
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
-        stopped, begun = Signal(), Signal()
+        stopped, begun, may = Signal(), Signal(), Signal()
+        dry = Signal()  # the message stopped for want of credit
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
         finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
@@ -361,7 +420,7 @@ class Cutter(wiring.Component):
         with m.Else():
             m.d.sync += budget.eq(left)
         with m.If(first):
-            m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
+            m.d.sync += [stopped.eq(0), dry.eq(0), entries.eq(0), begun.eq(0)]
         with m.Elif(sends):
             m.d.sync += begun.eq(1)
         # ``sent`` counts the octets of this message, those of earlier turns too.
@@ -372,7 +431,7 @@ class Cutter(wiring.Component):
         with m.If(finished):
             m.d.sync += entries.eq(entries + now.entries)
         with m.If(stops & ~stopped):
-            m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
+            m.d.sync += [stopped.eq(1), dry.eq(may), done.eq(sent), needs.eq(now.entries)]
 
         # A message without a segment leaves in its first cycle, before the turn's numbers are set.
         ended, untouched = Signal(), Signal()
@@ -385,14 +444,17 @@ class Cutter(wiring.Component):
             before.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
             before.stopped.eq(stops | (stopped & ~first)),
-            before.again.eq(now.turn.more | now.partial | stops | (stopped & ~first)),
+            # ``enough`` is exact for the first segment of a turn only, or without markers.
+            before.again.eq(Mux(Mux(stopped & ~first, dry, stops & may), begun & marked, (
+                now.turn.more | now.partial | stops | (stopped & ~first)))),
             self.results.valid.eq(ended),
             result.eq(before),
             # The octets beyond the turn less one, so that no adder follows ``left``.
             result.over.eq(Mux(untouched | ~left[-1], 0, Mux(
                 left[exact_log2(QUANTUM):].all(), ~left[:exact_log2(QUANTUM)], QUANTUM - 1))),
         ]
-        return ~stopped & (~begun | (left > 0))
+        m.d.comb += may.eq(~stopped & (~begun | (left > 0)))
+        return may & fits
 
     def _header(self, now, msn, ends):
         """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), the first octet lowest."""
@@ -431,7 +493,7 @@ class Segmenter(wiring.Component):
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, results
+    mulpdus, msns, opens, limits, results
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -457,6 +519,7 @@ class Segmenter(wiring.Component):
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
+            **credit_ports(streams),
             "segments": Out(stream.Signature(ReadSegment())),
             "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
             "parts": Out(stream.Signature(SendPart(streams))),
@@ -481,7 +544,8 @@ class Segmenter(wiring.Component):
         wiring.connect(m, reader.pieces, pieces.i)
         wiring.connect(m, messages.o, preparation.i)
         wiring.connect(m, preparation.o, cutter.i)
-        wiring.connect(m, wiring.flipped(self.msns), cutter.msns)
+        for name in ("msns", "opens", "limits"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
         wiring.connect(m, wiring.flipped(self.mulpdus), cutter.mulpdus)
         wiring.connect(m, cutter.segments, segments.i)
@@ -490,8 +554,12 @@ class Segmenter(wiring.Component):
         wiring.connect(m, pieces.o, parts.pieces)
         wiring.connect(m, parts.o, wiring.flipped(self.parts))
 
-        m.d.comb += self.begins.eq(
-            reader.messages.valid & ~reader.messages.payload.partial)
+        m.d.comb += [
+            self.begins.eq(reader.messages.valid & ~reader.messages.payload.partial),
+            cutter.look.valid.eq(
+                messages.o.valid & messages.o.ready & messages.o.payload.turn.first),
+            cutter.look.payload.eq(messages.o.payload.stream),
+        ]
         # A segment's parts wait until there is room for it.
         reserved = Signal(range(513))
         first, skip = Signal(), Signal()

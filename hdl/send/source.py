@@ -21,6 +21,7 @@ from ..dma.read import ReadDma
 from ..lib.stream import counted
 from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
+from .credit import CreditLimit
 from .departure import Departure
 from .rings import RingReader
 from .scheduler import Scheduler
@@ -54,8 +55,10 @@ class DataSource(wiring.Component):
         ``set``, ``doorbell`` and ``consumer`` of :class:`~.rings.RingReader`.
     look : In(range(streams))
         The stream of ``consumer`` and ``state``.
-    mulpdus, msns, set, state, dropped
+    mulpdus, msns, opens, set, state, dropped
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
+    limits : In(stream.Signature(CreditLimit(streams)))
+        As in :class:`~.credit.CreditAccounts`; a stream with a new limit is woken.
     stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
@@ -75,7 +78,9 @@ class DataSource(wiring.Component):
         self.rings = RingReader(config.width, config.streams)
         self.sent = SentCompletions(config)
         members = {
-            **{name: self.segmenter.signature.members[name] for name in ("mulpdus", "msns")},
+            **{name: self.segmenter.signature.members[name]
+               for name in ("mulpdus", "msns", "opens")},
+            "limits": In(stream.Signature(CreditLimit(config.streams))),
             **{name: self.check.signature.members[name]
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
@@ -129,6 +134,7 @@ class DataSource(wiring.Component):
         wiring.connect(m, sent.host, wiring.flipped(self.completions))
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
+            ("opens", segmenter.opens),
             ("ring", rings.set), ("doorbell", rings.doorbell), ("bind", sent.bind),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
@@ -145,14 +151,20 @@ class DataSource(wiring.Component):
             self.state.eq(departure.state),
             self.consumer.eq(rings.consumer),
             self.dropped.eq(departure.dropped),
+            segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
+            segmenter.limits.payload.eq(self.limits.payload),
+            rings.nudge.valid.eq(self.limits.valid),
+            rings.nudge.payload.eq(self.limits.payload.stream),
+            self.limits.ready.eq(rings.nudge.ready),
             departure.room.eq(handover.half),
             handover.handed.eq(handed),
         ]
         messages, fpdus = Signal(8), Signal(8)
         counted(m, messages, segmenter.begins, departure.ends)
         counted(m, fpdus, departure.leaves, handed)
-        m.d.comb += self.busy.eq(self.doorbell.valid | scheduler.busy | messages.any()
-                                 | fpdus.any() | handover.busy | sent.busy)
+        m.d.comb += self.busy.eq(
+            self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
+            | handover.busy | sent.busy)
         self._fence(m, check, dma)
         return m
 

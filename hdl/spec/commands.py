@@ -176,17 +176,28 @@ def post(
 
 
 def set_sending(
-    stream: int, *, sequence: int, after: int = 127, crc: bool = False, markers: bool = False
+    stream: int,
+    *,
+    sequence: int,
+    after: int = 127,
+    crc: bool = False,
+    markers: bool = False,
+    limited: bool = False,
 ) -> tuple[Write, ...]:
     """Opens the sending half of a stream.
 
     ``sequence`` is the LLP sequence number of the next FPDU, and ``after`` the words since the last
-    marker.
+    marker. If the stream is ``limited``, :func:`set_limit` was given before.
     """
-    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers)
+    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers, limited=limited)
     return _write(
         "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, AFTER=after, COMMIT=1
     )
+
+
+def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
+    """Lets FPDUs of a stream leave that end at the LLP sequence number ``limit`` or before."""
+    return _write("SEND", STREAM=stream, LIMIT=limit & _HALF, LIMIT_COMMIT=1)
 
 
 def set_send_ring(stream: int, address: int, size: int, *, cq: int = 0) -> tuple[Write, ...]:

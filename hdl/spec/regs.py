@@ -39,8 +39,10 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   ``SEND_RING_COMMIT``. Work requests are entries of that ring. The host writes them to memory, and
   then ``SEND_DOORBELL``, which needs no other register. For each untagged queue write ``SEND_QN``
   and ``SEND_MSN``, then ``SEND_MSN_COMMIT``. Write ``SEND_MULPDU``, then ``SEND_MULPDU_COMMIT``, at
-  any time: the stream's next segments have it. The stream itself has to be enabled, see
-  ``STREAM_FLAGS``; to write ``STREAM_COMMIT`` while it sends may close its sending half.
+  any time: the stream's next segments have it. A stream that is ``limited`` sends up to
+  ``SEND_LIMIT``, which the host raises with ``SEND_LIMIT_COMMIT`` as its LLP has room. The stream
+  itself has to be enabled, see ``STREAM_FLAGS``; to write ``STREAM_COMMIT`` while it sends may
+  close its sending half.
 """
 
 from collections.abc import Iterator
@@ -494,6 +496,7 @@ REGISTERS = (
             _f("open", 0, 1, "1: segments leave; 0: they are dropped and counted."),
             _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
             _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),
+            _f("limited", 3, 1, "1: FPDUs leave only before SEND_LIMIT."),
         ),
     ),
     Register(
@@ -584,6 +587,21 @@ REGISTERS = (
         0x288,
         "ro",
         "Entries of the ring of SEND_STREAM whose messages the device has cut, modulo 2^16.",
+    ),
+    Register(
+        "SEND_LIMIT",
+        0x28C,
+        "rw",
+        "The credit of SEND_STREAM: the LLP sequence number after the last octet that may leave, at"
+        " most 2^31 - 1 after the next octet. A segment begins if its whole FPDU fits, markers, PAD"
+        " and CRC included; in a stream with markers, if 16 octets more do.",
+    ),
+    Register(
+        "SEND_LIMIT_COMMIT",
+        0x290,
+        "wo",
+        "Writes SEND_LIMIT, at any time, and gives the stream a turn. Before a stream is opened"
+        " that is limited, its limit has to be written.",
     ),
     Register("SENT", 0x26C, "ro", "FPDUs sent."),
     Register("SEND_DROPPED", 0x270, "ro", "Segments that were not sent."),

@@ -1,0 +1,162 @@
+"""Keeps the credit of each stream: how far its FPDUs may go."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..lib.blockram import ForwardedTable
+from ..lib.stream import Store, delayed
+from ..mpa.length import FpduLength
+
+__all__ = ["CreditAccounts", "CreditLimit", "CreditStart", "enough"]
+
+QUEUE = 16
+
+
+def enough(octets, markers):
+    """Returns words that are enough for an FPDU with a ULPDU of ``octets``.
+
+    Without markers, the FPDU has exactly these. With markers, it may have up to four fewer.
+    """
+    words = ((octets + 5) >> 2) + 1
+    return words + Mux(markers, (words >> 7) + 3, 0)
+
+
+class CreditStart(data.StructLayout):
+    """The settings with which the sending half of ``stream`` opens.
+
+    ``sequence`` (32), ``after`` (7), ``markers`` (1): as in :class:`~.departure.SendState`.
+    ``limited`` (1): the stream has a limit.
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "stream": range(streams), "sequence": 32, "after": 7, "markers": 1, "limited": 1})
+
+
+class CreditLimit(data.StructLayout):
+    """The LLP sequence number ``limit`` (32) that no octet of ``stream`` may reach."""
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "limit": 32})
+
+
+class _Position(data.StructLayout):
+    """The position of a stream, after all segments of its turns; members as in CreditStart."""
+
+    def __init__(self):
+        super().__init__({"sequence": 32, "after": 7, "markers": 1, "limited": 1})
+
+
+class _Found(data.StructLayout):
+    """The credit of a turn, in ``words`` (30), and the ``position`` at which it begins."""
+
+    def __init__(self):
+        super().__init__({"stream": 12, "words": 30, "position": _Position()})
+
+
+class CreditAccounts(wiring.Component):
+    """Says in each turn how much credit its stream has, and counts the segments of the turn.
+
+    The position of a stream runs ahead of the one in :class:`~.departure.Departure` by the segments
+    that were cut and have not left. A segment that does not leave closes its stream, and with it
+    this account.
+
+    Latency: 4 cycles from ``look`` to ``there``; 5 from ``ends`` to a look-up that sees the turn's
+    segments. Throughput: a turn every 2 cycles, a segment per cycle. Reset: no turn; accounts stay.
+    Errors: none.
+
+    Parameters
+    ----------
+    streams : int
+
+    Members
+    -------
+    set : In(stream.Signature(CreditStart(streams)))
+        While no segment of the stream is under way.
+    limits : In(stream.Signature(CreditLimit(streams), always_ready=True))
+    look : In(stream.Signature(range(streams), always_ready=True))
+        The stream of a turn that is about to begin; at most 16 of them.
+    there : Out(1)
+        The next turn can begin: ``words`` Out(30), its credit; ``limited`` Out(1): it has a limit;
+        ``markers`` Out(1).
+    begins, cuts, ends : In(1)
+        The turn begins; it has a segment of ``octets`` In(17); it ends. Its first segment comes 2
+        cycles after it begins or later, and its end 1 cycle.
+    """
+
+    def __init__(self, streams):
+        self.streams = streams
+        super().__init__({
+            "set": In(stream.Signature(CreditStart(streams))),
+            "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
+            "look": In(stream.Signature(range(streams), always_ready=True)),
+            "there": Out(1), "words": Out(30), "limited": Out(1), "markers": Out(1),
+            "begins": In(1), "cuts": In(1), "octets": In(17), "ends": In(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.positions = positions = ForwardedTable(_Position(), self.streams)
+        m.submodules.limits_ = limits = ForwardedTable(32, self.streams)
+        m.submodules.turns = turns = Store(_Found(), depth=QUEUE)
+        m.submodules.size = size = FpduLength()
+
+        # What the stream of a turn has, when the turn is about to begin.
+        came, number = Signal(3), delayed(m, 3, self.look.payload, "number")
+        left, position = Signal(signed(32)), Signal(_Position())
+        found = turns.i.payload
+        m.d.sync += [
+            came.eq(Cat(self.look.valid, came)),
+            left.eq(limits.data[0] - positions.data[0].sequence),
+            position.eq(positions.data[0]),
+        ]
+        m.d.comb += [
+            positions.address[0].eq(self.look.payload),
+            limits.address[0].eq(self.look.payload),
+            limits.write.valid.eq(self.limits.valid),
+            limits.write.payload.address.eq(self.limits.payload.stream),
+            limits.write.payload.data.eq(self.limits.payload.limit),
+            turns.i.valid.eq(came[2]),
+            found.stream.eq(number),
+            found.words.eq(Mux(left[-1], 0, left[2:])),
+            found.position.eq(position),
+            self.there.eq(turns.o.valid),
+            self.words.eq(turns.o.payload.words),
+            self.limited.eq(turns.o.payload.position.limited),
+            self.markers.eq(turns.o.payload.position.markers),
+            turns.o.ready.eq(self.begins),
+            size.octets.eq(self.octets),
+        ]
+
+        # The events of two cycles ago. A turn may begin in the cycle of another's end; here it
+        # begins one cycle later.
+        cuts, ends = delayed(m, 2, self.cuts, "cuts"), delayed(m, 2, self.ends, "ends")
+        begins = delayed(m, 3, self.begins, "begins")
+        turn = delayed(m, 3, turns.o.payload, "turn")
+        running, now = Signal(_Found()), Signal(_Found())
+        becomes, opens = Signal(_Position()), self.set.payload
+        saved = Signal()
+        m.d.comb += [
+            now.eq(Mux(begins, turn, running)),
+            size.markers.eq(now.position.markers),
+            size.after.eq(now.position.after),
+            becomes.eq(now.position),
+        ]
+        with m.If(cuts):
+            m.d.comb += [
+                becomes.sequence.eq(now.position.sequence + (size.words << 2)),
+                becomes.after.eq(size.then),
+            ]
+        m.d.sync += [running.eq(now), running.position.eq(becomes), saved.eq(ends)]
+        written = positions.write.payload
+        m.d.comb += [
+            self.set.ready.eq(~saved),
+            positions.write.valid.eq(saved | self.set.valid),
+            written.address.eq(Mux(saved, running.stream, opens.stream)),
+            written.data.sequence.eq(Mux(saved, running.position.sequence, opens.sequence)),
+            written.data.after.eq(Mux(saved, running.position.after, opens.after)),
+            written.data.markers.eq(Mux(saved, running.position.markers, opens.markers)),
+            written.data.limited.eq(Mux(saved, running.position.limited, opens.limited)),
+        ]
+        return m

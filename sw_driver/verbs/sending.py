@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...hdl.spec import commands
 from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
-from ..base.errors import ResourceExhausted, RnicTimeout, TransportError
+from ..base.errors import RnicTimeout, TransportError
 from ..transports.memory import Steps, finish
 from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
@@ -23,14 +23,13 @@ __all__ = ["Part", "SendSettings", "SendingHalf"]
 #: Base-2 logarithm of the entries of a ring.
 _SIZE = 8
 #: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
-#: reads in a stream's turn at first. Longer ones are read from a region, for which the device needs
-#: further registers and, at the end, a revocation.
+#: reads in a stream's turn at first.
 _INLINE = 32 + 7 * ENTRY
-#: How many messages in the ring may have such a region, so that streams leave STags for others.
-_COPIES = 8
-#: When the messages in the ring have this many octets together, others wait on the host. A
-#: Terminate leaves after those in the ring.
-_AHEAD = 1 << 18
+#: Octets of the region from which longer ones are sent that the caller has in none. Messages that
+#: are longer than the region have one of their own, which costs a revocation. When the messages in
+#: the ring have this many octets together, others wait on the host: a Terminate leaves after those
+#: in the ring.
+_ROOM = 1 << 18
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
@@ -81,16 +80,17 @@ class Part(NamedTuple):
 class _Post:
     """A message that has not ended.
 
-    ``end`` is the index after its entries in the ring, ``copy`` a region of its own with its
-    octets.
+    ``copy`` is a region of its own with its octets, ``end`` the index after its entries in the
+    ring, and ``taken`` the position after its octets in the queue's region.
     """
 
     kind: Kind
     body: bytes | Piece
     fields: dict[str, Any]
     wr_id: Any
-    end: int = 0
     copy: MR | None = None
+    end: int = 0
+    taken: int = 0
 
     @property
     def length(self) -> int:
@@ -121,7 +121,9 @@ class SendingHalf:
         self._producer = self._done = 0
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
-        self._octets = self._copies = 0  # of the messages in the ring
+        self._octets = 0  # of the messages in the ring
+        self._region: MR | None = None  # with copies of messages, one after the other
+        self._begin = self._end = 0  # positions of those in the ring
         self._failed = self._broken = False
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
@@ -167,10 +169,19 @@ class SendingHalf:
         wr_id
             Any value; the completion contains it.
         """
+        copy = None
         if isinstance(body, Part):
             body = body.piece if body.length else b""
-        self._waiting.append(_Post(kind, body, fields, wr_id))
+        elif isinstance(body, bytes) and len(body) > _ROOM:
+            copy = self._registered(bytearray(body))
+            body = Piece(copy.stag, len(body), 0)
+        elif isinstance(body, bytes) and len(body) > _INLINE and self._region is None:
+            self._region = self._registered(bytearray(_ROOM))
+        self._waiting.append(_Post(kind, body, fields, wr_id, copy))
         self._write()
+
+    def _registered(self, octets: bytearray) -> MR:
+        return self._stream.pd.register(octets, Access.LOCAL_READ)
 
     def _write(self) -> None:
         """Writes messages to the ring as far as there is room, and rings the doorbell."""
@@ -192,32 +203,31 @@ class SendingHalf:
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
-        if self._octets >= _AHEAD:
-            return None
         room = (1 << _SIZE) - (self._producer - self._done)
+        if not room or self._octets >= _ROOM:
+            return None
         body: bytes | Piece | None = post.body
-        if isinstance(body, bytes):
-            if len(body) <= _INLINE:
-                flags = Flag.SIGNALED | Flag.INLINE
-                entries = Message(post.kind, flags, octets=body, **post.fields).encode()
-                return entries if len(entries) <= room * ENTRY else None
-            body = self._copied(post, body) if room else None
-        if body is None or not room:
+        if isinstance(body, bytes) and len(body) <= _INLINE:
+            flags = Flag.SIGNALED | Flag.INLINE
+            entries = Message(post.kind, flags, octets=body, **post.fields).encode()
+            return entries if len(entries) <= room * ENTRY else None
+        if isinstance(body, bytes) and (body := self._copied(post, body)) is None:
             return None
         return Message(post.kind, Flag.SIGNALED, (body,), **post.fields).encode()
 
     def _copied(self, post: _Post, octets: bytes) -> Piece | None:
-        """Returns a region of its own for a message's octets; None if there is none now."""
-        if self._copies >= _COPIES:
+        """Copies a message's octets to the region; returns None if there is no room now."""
+        assert self._region is not None
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        start = self._end
+        if start % _ROOM + len(octets) > _ROOM:
+            start += -start % _ROOM
+        if start + len(octets) - self._begin > _ROOM:
             return None
-        try:
-            post.copy = self._stream.pd.register(bytearray(octets), Access.LOCAL_READ)
-        except ResourceExhausted:
-            if not self._posted:
-                raise
-            return None
-        self._copies += 1
-        return Piece(post.copy.stag, len(octets), 0)
+        self._end = post.taken = start + len(octets)
+        self._region.write(octets, start % _ROOM)
+        return Piece(self._region.stag, len(octets), start % _ROOM)
 
     # -- reports of the device --------------------------------------------------------------------
 
@@ -242,13 +252,13 @@ class SendingHalf:
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
             self._octets -= post.length
-            self._copies -= post.copy is not None
-            self._end(post, _STATUS[status])
+            self._begin = post.taken or self._begin
+            self._report(post, _STATUS[status])
         if self._failed and not self._posted:
             self._flush()
         self._write()
 
-    def _end(self, post: _Post, status: WcStatus) -> None:
+    def _report(self, post: _Post, status: WcStatus) -> None:
         if post.copy is not None:
             post.copy.close()
         cq = self._stream.cq
@@ -257,7 +267,7 @@ class SendingHalf:
     def _flush(self) -> None:
         """Ends the messages that wait for the ring."""
         while self._waiting:
-            self._end(self._waiting.popleft(), WcStatus.FLUSHED)
+            self._report(self._waiting.popleft(), WcStatus.FLUSHED)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -295,4 +305,6 @@ class SendingHalf:
         self._failed = True
         yield from self._draining()
         self._flush()
+        if self._region is not None:
+            self._region.close()
         self._memory.close()

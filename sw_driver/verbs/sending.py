@@ -206,14 +206,15 @@ class SendingHalf:
         room = (1 << _SIZE) - (self._producer - self._done)
         if not room or self._octets >= _ROOM:
             return None
-        body: bytes | Piece | None = post.body
+        body = post.body
         if isinstance(body, bytes) and len(body) <= _INLINE:
             flags = Flag.SIGNALED | Flag.INLINE
             entries = Message(post.kind, flags, octets=body, **post.fields).encode()
             return entries if len(entries) <= room * ENTRY else None
-        if isinstance(body, bytes) and (body := self._copied(post, body)) is None:
+        piece = self._copied(post, body) if isinstance(body, bytes) else body
+        if piece is None:
             return None
-        return Message(post.kind, Flag.SIGNALED, (body,), **post.fields).encode()
+        return Message(post.kind, Flag.SIGNALED, (piece,), **post.fields).encode()
 
     def _copied(self, post: _Post, octets: bytes) -> Piece | None:
         """Copies a message's octets to the region; returns None if there is no room now."""

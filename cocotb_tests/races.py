@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import commands, regs
-from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from ..sim.engines.choice import load
 from ..sim.engines.engine import (
@@ -26,7 +25,7 @@ from ..sim.engines.engine import (
 )
 from ..sim.model.memory import Region
 from ..sim.model.mpa import MpaSender
-from .scenario import Scenario, tagged, untagged
+from .scenario import Scenario, device_of, tagged, untagged
 
 #: Cycles from the beginning of a race to its first packet: time for an earlier revocation.
 LEAD = 24
@@ -168,7 +167,7 @@ class Race:
         operations = self.host.operations
         memory = self.host.memory.copy()
         outcome = load("compiled").run(
-            RnicConfig(width=width),
+            device_of(width),
             [
                 *operations[: self._first],
                 *operations_of(commands.mask_interrupts(event=True, completion=True)),

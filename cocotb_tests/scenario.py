@@ -468,6 +468,14 @@ _PLAIN, _PAGED, _FRAME = 1 << 16, 1 << 17, 1 << 13
 _BUFFERS, _LONGEST = 6, 3000
 
 
+def device_of(width: int) -> RnicConfig:
+    """Returns the device that the tests of a width share.
+
+    A simulator of 512 bits takes minutes to build, so the tests of sending use the same one.
+    """
+    return RnicConfig(width=width, transmit=width == 512)
+
+
 def random_scenario(seed: int, packets: int) -> Scenario:
     """Returns streams of every kind, with segments for adjacent regions and for buffers on all
     queues, and an error now and then.

@@ -58,6 +58,7 @@ def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:
     text = to_verilog(driver_tests.BOARD)
     run_tests_on(text, driver_tests.__name__, tmp_path, driver_tests.COUNT)

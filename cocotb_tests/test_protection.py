@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from ddp_rnic.cocotb_tests.races import (
     revoke_stream,
     write,
 )
-from ddp_rnic.cocotb_tests.scenario import Scenario, tagged, untagged
+from ddp_rnic.cocotb_tests.scenario import Scenario, device_of, tagged, untagged
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -323,7 +325,7 @@ def conforms(width: int, scenario: Scenario, stalls: Stalls = UNSTALLED) -> Outc
     """Runs a scenario and checks it against the model."""
     memory = scenario.memory.copy()
     outcome = load("compiled").run(
-        RnicConfig(width=width), scenario.operations, memory, ring=scenario.ring, stalls=stalls
+        device_of(width), scenario.operations, memory, ring=scenario.ring, stalls=stalls
     )
     scenario.check(outcome, memory)
     return outcome
@@ -580,7 +582,6 @@ def test_scattered_pages_hold_what_one_piece_would(
 
 # -- many streams ---------------------------------------------------------------------------------
 
-MANY = 1024
 #: Segments in a measurement; a quarter of them only fills the pipeline.
 SEGMENTS = 512
 
@@ -620,12 +621,13 @@ def load_of(
 
 @pytest.mark.parametrize("kind", ["tagged", "untagged", "message"])
 @pytest.mark.parametrize("count", [64, 1], ids=["every-other-stream", "same-stream"])
-@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
+@pytest.mark.parametrize("streams", [RnicConfig.streams, *long(1024)])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_segment_takes_its_beats_whatever_stream_it_is_of(
-    width: int, count: int, kind: str
+    width: int, streams: int, count: int, kind: str
 ) -> None:
-    config = RnicConfig(width=width, streams=MANY)
-    numbers = [0, MANY - 1, *random.Random(8).sample(range(1, MANY - 1), 62)][:count]
+    config = replace(device_of(width), streams=streams)
+    numbers = [0, streams - 1, *random.Random(8).sample(range(1, streams - 1), 62)][:count]
     ring = Ring(1 << 20, 10)
     for payload in (1, 60, 64, 300, 1440):
         operations, fpdu = load_of(config, numbers, payload, kind)
@@ -693,7 +695,7 @@ class Peers:
     ) -> tuple[Outcome, np.ndarray]:  # fmt: skip
         memory = np.full(1 << 16, 0xEE, np.uint8)
         outcome = load("compiled").run(
-            RnicConfig(width=width), [*ring.program(), *self.setup, *setup, *operations], memory,
+            device_of(width), [*ring.program(), *self.setup, *setup, *operations], memory,
             ring=ring, stalls=stalls,
         )  # fmt: skip
         return outcome, memory
@@ -761,7 +763,7 @@ def test_a_stream_that_is_set_up_anew_stays_in_error_until_its_event_is_read(wid
 
 
 @pytest.mark.parametrize("erring", [1, 63], ids=["one-stream", "all-others"])
-@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_stream_keeps_its_throughput_while_others_err_and_no_one_reads_events(
     width: int, erring: int
 ) -> None:

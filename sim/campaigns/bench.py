@@ -27,6 +27,7 @@ from ...flow import xilinx as xilinx_flow
 from ...hdl.spec.config import WIDTHS, RnicConfig
 from ..engines.choice import load
 from ..engines.engine import Engine
+from ..engines.verilator import verilog
 from ..replay.load import Load, SctpLoad
 from ..replay.send_load import SendLoad
 from .others import Peer
@@ -118,13 +119,12 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     # Amaranth is imported here, because simulation uses cached Verilog.
     from ...hdl.ddp.tagged import TaggedCheck
     from ...hdl.dma.placement import PlacementDma
-    from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
     from ...hdl.mpa.framer import Framer
     from ...hdl.send.scheduler import Scheduler
 
     if block == "top":
-        return to_verilog(config), "rnic"
+        return verilog(config), "rnic"
     component = {
         "crc32c": lambda: Crc32c(config.width),
         "tagged_check": lambda: TaggedCheck(config.stags),

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.completion import Completion, Status
 from ddp_rnic.sw_driver import (
     CQ,
@@ -229,7 +230,7 @@ def held() -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize(("buffers", "collected"), [(native, False), (structured, True)])
+@pytest.mark.parametrize(("buffers", "collected"), [(structured, True), *long((native, False))])
 def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
     prm: Managed,
     monkeypatch: pytest.MonkeyPatch,

@@ -33,7 +33,7 @@ from ddp_rnic.sw_driver import (
     WcStatus,
 )
 from ddp_rnic.sw_driver.cm import MpaSource
-from ddp_rnic.sw_driver.prm import connect
+from ddp_rnic.sw_driver.prm import connect, session
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
 from ddp_rnic.sw_driver.verbs import context as driver_context
@@ -701,10 +701,13 @@ def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     assert statuses(completions) == [("flushed", WcStatus.FLUSHED)] and took < 5
 
 
-def test_a_wait_of_a_managers_client_ends_as_early(tmp_path: Path) -> None:
+def test_a_wait_of_a_managers_client_ends_as_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "WAITS", 4)
     with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
         bench = begin(served.sim, context)
-        for n in range(40):  # more than the manager answers at a time
+        for n in range(6):  # more than the manager answers at a time
             completions, took = late_now(bench, n)
             assert statuses(completions) == [(n, WcStatus.SUCCESS)] and took < 5
         bench.qp.post_recv(bytearray(4), wr_id="received")

@@ -10,6 +10,7 @@ from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Completion, Status, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -286,12 +287,14 @@ def check(width, messages, *, size=8, errors=None, **options):
 
 @pytest.mark.parametrize("sides", [
     {},
-    {"record": 0.5, "done": 0.5},
-    {"aw": 0.7, "w": 0.3},
-    {"aw": 0.3, "w": 0.7, "answer": 0.5},
     {"consume": 0.97},
-    {"done": 0.8, "latency": 30},
     {"record": 0.3, "done": 0.3, "aw": 0.5, "w": 0.5, "answer": 0.5, "consume": 0.9},
+    *long(
+        {"record": 0.5, "done": 0.5},
+        {"aw": 0.7, "w": 0.3},
+        {"aw": 0.3, "w": 0.7, "answer": 0.5},
+        {"done": 0.8, "latency": 30},
+    ),
 ], ids=lambda sides: "-".join(sides) or "none")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_message_has_one_completion_in_order_and_not_too_soon(width, sides):
@@ -303,7 +306,7 @@ def test_every_message_has_one_completion_in_order_and_not_too_soon(width, sides
 
 
 @pytest.mark.parametrize("size", (6, 7, 15))
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_ring_lies_at_any_address(width, size):
     check(width, messages_of(random.Random(size), 50), size=size, base=BASES[size % 3])
 
@@ -326,14 +329,14 @@ def test_latency_is_what_the_docstring_says(width):
     assert outcome.addressed[0] - outcome.retired[-1] == 26
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_no_more_are_on_the_bus_than_may_be_and_as_many_can_be(width):
     outcome = check(width, [Message(0)] * 60, size=6, latency=200, outstanding=16)
     assert outcome.most_outstanding == 16
 
 
 @pytest.mark.parametrize("size", (1, 3))
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_full_queue_drops_completions_and_stops_nothing(width, size):
     dut = Delivery(RnicConfig(width=width, backlog=BACKLOG))
     messages = [Message(n, cookie=n) for n in range(1, BACKLOG + 1)]
@@ -413,7 +416,7 @@ def test_a_message_that_waits_for_its_octets_makes_it_busy():
     {"done": 0.6, "failed": 0.9, "record": 0.4},
     {"consume": 0.95},
 ], ids=("fast", "slow", "full"))
-@pytest.mark.parametrize("width", (64, 512))
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_bus_error_marks_the_messages_of_its_stream_from_then_on(width, sides):
     seed = random.getrandbits(32)
     print(f"seed {seed}")
@@ -430,7 +433,7 @@ def test_errors_that_nobody_takes_hold_placement_up_and_are_not_lost():
     assert outcome.failed == [place % 8 for place in range(60)]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_refused_completion_stops_its_queue_and_is_not_counted(width):
     messages = [Message(0, cookie=n) for n in range(40)]
     outcome = run(width, messages, refused={10}, outstanding=8, size=10, limit=3000)

@@ -7,6 +7,7 @@ from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.queues import CompletionQueues
 from ddp_rnic.hdl.ddp.room import queues_of
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Kind, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -265,7 +266,7 @@ def test_latency_is_what_the_docstring_says(width):
 
 
 @pytest.mark.parametrize("size", (1, 2, 3))
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_ring_goes_round_with_its_phase(width, size):
     entries = [entry_of(number, number % 8) for number in range(40)]
     bench = play(width, entries, {0: size}, binding=(0,) * 8, paced=True)
@@ -273,7 +274,7 @@ def test_a_ring_goes_round_with_its_phase(width, size):
 
 
 @pytest.mark.parametrize("size", (1, 2, 5))
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_exactly_as_many_entries_as_the_ring_has_fit(width, size):
     entries = [entry_of(number, number % 2) for number in range(50)]
     bench = play(width, entries, {0: size}, binding=(0,) * 8, takes=0.0)
@@ -326,7 +327,7 @@ def test_tagged_messages_of_a_silent_stream_do_not_complete():
     assert not bench.overran
 
 
-@pytest.mark.parametrize("width", (64, 512))
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_refused_entry_stops_its_queue_alone(width):
     entries = [entry_of(number, number % 2) for number in range(60)]
     bench = play(width, entries, {0: 8, 1: 8}, binding=(0, 1) * 4, refused={10}, idle=0.8)
@@ -336,7 +337,7 @@ def test_a_refused_entry_stops_its_queue_alone(width):
     assert bench.overran == [0]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_queue_that_restarts_begins_anew_after_the_last_response(width):
     dut = CompletionQueues(config_of(width))
     host = Host(width, {0: 2, 1: 2})
@@ -450,7 +451,7 @@ def test_queues_that_are_disabled_at_any_moment_lose_count_of_nothing():
     assert seen.count(0) > 100 < seen.count(1)
 
 
-@pytest.mark.parametrize("width", (64, 512))
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_the_owners_queue_has_room_for_all_that_comes_after_it_says_no(width):
     config = config_of(width, backlog=64)
     dut = CompletionQueues(config, owned=True)

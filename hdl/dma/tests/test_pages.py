@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from amaranth.hdl import Module
+from amaranth.hdl import Module, Value
 from ddp_rnic.hdl.dma.jobs import Placement
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
 from ddp_rnic.hdl.lib.table import Table
-from ddp_rnic.hdl.lib.testing import shared, simulate
+from ddp_rnic.hdl.lib.testing import decoded, shared, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 SLOTS = 64
@@ -44,11 +44,12 @@ def run(width, items, *, table=None, source=0.0, stall=0.0, seed=1, slots=SLOTS,
         coming, go, allowed, calm, owed, asked = False, 0, 0, 0, 0, 0
         for cycle in range(limit):
             *_, ready, index, valid, payload, busy = await ctx.tick().sample(
-                dut.ready, dut.index, dut.o.valid, dut.o.payload, dut.busy)
+                dut.ready, dut.index, dut.o.valid, Value.cast(dut.o.payload), dut.busy)
             assert not valid or allowed, f"cycle {cycle}: came without leave"
             assert busy or not owed, f"cycle {cycle}: not busy, and owes {owed} pieces"
             if valid:
                 owed -= 1
+                payload = decoded(dut.o, payload)
                 came.append((cycle, {name: payload[name] for name in names}))
             if coming:
                 went.append(cycle)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from amaranth.hdl import Value
 from ddp_rnic.hdl.dma.read import ReadDma
-from ddp_rnic.hdl.lib.testing import numbered, octets_of, send, simulate
+from ddp_rnic.hdl.lib.testing import decoded, numbered, octets_of, send, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import WIDTHS
 
 
@@ -39,10 +41,11 @@ class Bus:
     async def serve(self, ctx, bus):
         rng, octets, open_bursts = random.Random(self.seed), self.width // 8, {}
         ready, now = 0, None
-        ticks = ctx.tick().sample(bus.ar.valid, bus.ar.payload)
+        ticks = ctx.tick().sample(bus.ar.valid, Value.cast(bus.ar.payload))
         async for cycle, (valid, address) in numbered(ticks):
             assert ctx.get(bus.r.ready), "the block holds the bus up"
             if valid and ready:
+                address = decoded(bus.ar, address)
                 assert address.id not in open_bursts, f"ID {address.id} is in use"
                 assert address.addr % octets == 0
                 last = address.addr + address.len * octets
@@ -118,9 +121,8 @@ def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters)
         )
 
     async def note(ctx):
-        async for _, (valid, tag) in numbered(
-            ctx.tick().sample(dut.reserved.valid, dut.reserved.payload)
-        ):
+        ticks = ctx.tick().sample(dut.reserved.valid, dut.reserved.payload)
+        async for _, (valid, tag) in numbered(ticks):
             if valid:
                 reserved.append(tag)
 
@@ -146,18 +148,19 @@ def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters)
 
     async def take_heads(ctx):
         ctx.set(dut.heads.ready, 1)
-        async for _, (valid, head) in numbered(
-            ctx.tick().sample(dut.heads.valid, dut.heads.payload)
-        ):
+        ticks = ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
+        async for _, (valid, head) in numbered(ticks):
             if valid:
-                heads.append(head)
+                heads.append(decoded(dut.heads, head))
                 if len(heads) == len(jobs):
                     return
 
     async def take(ctx):
         packet, ready = b"", 0
-        async for cycle, (valid, beat) in numbered(ctx.tick().sample(dut.o.valid, dut.o.payload)):
+        ticks = ctx.tick().sample(dut.o.valid, Value.cast(dut.o.payload))
+        async for cycle, (valid, beat) in numbered(ticks):
             if valid and ready:
+                beat = decoded(dut.o, beat)
                 left.append(cycle)
                 packet += octets_of(beat, width // 8)
                 if beat.last:
@@ -264,7 +267,7 @@ def test_a_refused_segment_leaves_no_octet_and_costs_its_room_only_while_it_is_r
     check(jobs, heads, [*packets])
 
 
-@pytest.mark.parametrize("width", [64, 512])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_segments_as_long_as_the_ring(width):
     rng = random.Random(5)
     jobs = [Job(rng.randbytes(14), [(rng.randrange(1 << 30), 4096 - 14)], tag) for tag in range(3)]
@@ -272,7 +275,7 @@ def test_segments_as_long_as_the_ring(width):
     check(jobs, heads, packets)
 
 
-@pytest.mark.parametrize("width", [64, 512])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_bursts_end_at_4_kib_and_touch_no_octet_outside(width):
     octets = width // 8
     jobs = [Job(b"x", [(0x1FFD, 4096 + 7)], 0), Job(b"x", [(0x5000, 4096)], 1)]
@@ -289,7 +292,7 @@ def test_bursts_end_at_4_kib_and_touch_no_octet_outside(width):
 
 
 @pytest.mark.parametrize("width", [64, 512])
-@pytest.mark.parametrize("offset", [0, 5])
+@pytest.mark.parametrize("offset", [5, *long(0)])
 def test_one_beat_per_cycle_without_a_bubble(width, offset):
     """A segment takes as many cycles as it has beats on the bus or in the packet."""
     octets = width // 8
@@ -321,7 +324,7 @@ def test_small_messages_at_512_bits():
     assert left[-1] - left[1] == 2 * (len(jobs) - 1)
 
 
-@pytest.mark.parametrize("width", [64, 512])
+@pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_fence_waits_for_the_pieces_before_it_and_for_nothing_else(width):
     """The output is not taken, and the bus answers no piece after the fence."""
     dut = ReadDma(width)

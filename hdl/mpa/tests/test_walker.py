@@ -11,7 +11,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.segment import Outcome, Segment, SegmentVerdict
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.lib.testing import beats_of, make_simulator, send, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, decoded, make_simulator, send, simulate
+from ddp_rnic.hdl.lib.tests.long import NARROW
 from ddp_rnic.hdl.mpa.intake import LlpBeat
 from ddp_rnic.hdl.mpa.verdict import Judge
 from ddp_rnic.hdl.mpa.walker import MpaWalker
@@ -126,21 +127,22 @@ class Bench:
             store,
             store_valid,
         ) in ctx.tick().sample(
-            dut.segments.payload,
+            Value.cast(dut.segments.payload),
             dut.segments.valid,
-            dut.verdicts.payload,
+            Value.cast(dut.verdicts.payload),
             dut.verdicts.valid,
-            dut.store.payload,
+            Value.cast(dut.store.payload),
             dut.store.valid,
         ):
             cycle += 1
             assert cycle < now.limit, "the front is not done"
             if segment_valid:
-                now.segments.append(segment)
+                now.segments.append(decoded(dut.segments, segment))
             if verdict_valid:
-                now.verdicts.append(verdict)
+                now.verdicts.append(decoded(dut.verdicts, verdict))
             if store_valid:
                 now.cycles.append(cycle)
+                store = decoded(dut.store, store)
                 now.ring[store.address * octets : (store.address + 1) * octets] = (
                     store.data.to_bytes(octets, "little"))
             quiet = 0 if ctx.get(dut.i.valid) or ctx.get(dut.walker.busy) else quiet + 1
@@ -249,7 +251,7 @@ def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
     check(width, runs, per_packet=5, markers=markers, idle=idle, stall=stall, seed=7)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 @pytest.mark.parametrize("lengths", [
     [40, 33], [2, 14], [2, 18], [14, 2], [2, 14, 14], [14, 2, 14], [2, 46, 14]], ids=str)
 def test_a_marker_may_stand_at_every_word_of_an_fpdu(width, lengths):
@@ -258,14 +260,14 @@ def test_a_marker_may_stand_at_every_word_of_an_fpdu(width, lengths):
     check(width, runs, per_packet=len(lengths), markers=True)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_stream_without_crc_takes_any_crc_field(width):
     fpdus = lay_out([bytes(20), bytes(90)], 0, markers=False, good=lambda k: False)
     _, verdicts, _, _ = run_front(width, [(0, b"".join(fpdus))], crc=False)
     assert [v.outcome for v in verdicts] == [Outcome.GOOD] * 2
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_padding_and_the_contents_of_markers_do_not_matter(width):
     """Section 4.1: PAD is "ignored by the receiver (except for CRC checking)"; section 4.2: a
     marker's Reserved field is "ignored on receive", and its two lowest bits are treated as zero.
@@ -301,7 +303,7 @@ def test_an_fpdu_that_its_packet_ends_inside_is_broken_and_the_next_packet_is_no
     assert len(segments) == len(verdicts)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_odd_octets_and_the_damage_mark_break_the_last_fpdu(width):
     (fpdu,) = lay_out([bytes(100)], 0, markers=False)
     packets = [(0, octets) for octets in (fpdu[:-1], fpdu, fpdu, fpdu)]
@@ -309,7 +311,7 @@ def test_odd_octets_and_the_damage_mark_break_the_last_fpdu(width):
     assert [v.outcome for v in verdicts] == [Outcome.FRAMING, Outcome.GOOD] * 2
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_an_fpdu_that_the_buffer_cannot_hold_is_marked_and_not_stored(width):
     config = RnicConfig(width=width, buffer_octets=4096)
     limit = 4 * config.longest_fpdu  # ULPDU_Length, ULPDU, PAD and CRC

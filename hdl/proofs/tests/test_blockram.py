@@ -4,7 +4,7 @@ import pytest
 from ddp_rnic.hdl.lib.blockram import BlockRam, ForwardedTable
 from ddp_rnic.hdl.proofs.blockram import Latest, Stored
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
 DEPTH = 4
 #: Another device: of an address that is read while it is written, it returns no item of any cycle.
@@ -43,12 +43,10 @@ def test_a_reader_of_a_table_sees_the_latest_entry_on_any_device(kind):
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("read.en.eq(self.moves)", "read.en.eq(1)"),
-        ("with m.If(self.shows):", "with m.If(1):"),
-    ],
+    ("read.en.eq(self.moves)", "read.en.eq(1)"),
+    ("with m.If(self.shows):", "with m.If(1):"),
     ids=["moves", "shows"],
 )
 def test_block_ram_that_errs_is_caught(old, new):
@@ -57,14 +55,12 @@ def test_block_ram_that_errs_is_caught(old, new):
     assert proof.status == "FAIL", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("clash[0].eq(same.all())", "clash[0].eq(0)"),
-        ("same.eq(Cat(self.write.valid, equal))", "same.eq(Cat(C(1, 1), equal))"),
-        ("nibbles(address, written.address)", "nibbles(address[1:], written.address[1:])"),
-        ("clash[1], Value.cast(latest[1])", "clash[1], Value.cast(latest[0])"),
-    ],
+    ("clash[0].eq(same.all())", "clash[0].eq(0)"),
+    ("same.eq(Cat(self.write.valid, equal))", "same.eq(Cat(C(1, 1), equal))"),
+    ("nibbles(address, written.address)", "nibbles(address[1:], written.address[1:])"),
+    ("clash[1], Value.cast(latest[1])", "clash[1], Value.cast(latest[0])"),
     ids=["none", "valid", "address", "late"],
 )
 def test_a_table_that_errs_is_caught(old, new):

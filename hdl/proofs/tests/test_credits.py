@@ -2,14 +2,15 @@
 
 import pytest
 from ddp_rnic.hdl.lib.credits import Credits
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.proofs.credits import Credited
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
 LIMIT = 6
 
 
-@pytest.mark.parametrize("lag", (0, 1, 4))
+@pytest.mark.parametrize("lag", [0, 4, *long(1)])
 def test_no_more_credits_are_taken_than_there_are(lag):
     harness = Credited(Credits(LIMIT, lag=lag))
     proof = induction(harness, depth=harness.depth)
@@ -18,15 +19,13 @@ def test_no_more_credits_are_taken_than_there_are(lag):
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "lag, old, new",
-    [
-        (0, "self.give | (free & ~(self.take & one))", "self.give | free"),
-        (0, "used == self.limit - 2", "used == self.limit - 1"),
-        (4, "self.limit - self.lag)", "self.limit - self.lag + 1)"),
-        (1, "m.d.sync += self.idle.eq(used == 1)", "m.d.sync += self.idle.eq(1)"),
-    ],
-    ids=["free", "last", "lag", "idle"],
+    (4, "self.limit - self.lag)", "self.limit - self.lag + 1)"),
+    (0, "self.give | (free & ~(self.take & one))", "self.give | free"),
+    (0, "used == self.limit - 2", "used == self.limit - 1"),
+    (1, "m.d.sync += self.idle.eq(used == 1)", "m.d.sync += self.idle.eq(1)"),
+    ids=["lag", "free", "last", "idle"],
 )
 def test_a_counter_that_errs_is_caught(lag, old, new):
     bug = planted("lib.credits", old, new)

@@ -58,6 +58,11 @@ def test_completions_are_written_in_order_once_and_not_too_soon():
     right = planted("ddp.delivery", Precedence=Straight, CompletionQueues=Direct)
     proof = bounded(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.long
+def test_completions_are_reached():
+    right = planted("ddp.delivery", Precedence=Straight, CompletionQueues=Direct)
     proof = covers(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "PASS", proof.log
 

@@ -7,6 +7,7 @@ from ddp_rnic.hdl.dma.jobs import JobMaker
 from ddp_rnic.hdl.dma.pages import PageCut
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.dma.slots import Align
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.proofs import bursts, cuts, untagged
 from ddp_rnic.hdl.proofs.harness import planted
@@ -37,6 +38,7 @@ def test_a_check_that_is_not_made_is_caught(old, new):
     assert proof.status == "FAIL", proof.log
 
 
+@LONG
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
     bug = planted("lib.table", "            (write.valid, write.payload.address),\n", "")
 
@@ -48,13 +50,14 @@ def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
 
 
 # The first segment can be placed in cycle 14.
-@pytest.mark.parametrize("depth", [16, pytest.param(untagged.Inbuffer.DEPTH, marks=LONG)])
+@pytest.mark.parametrize("depth", [15, *long(untagged.Inbuffer.DEPTH)])
 def test_an_untagged_segment_is_placed_inside_a_posted_buffer(depth):
     component = UntaggedCheck(untagged.CONFIG)
     proof = bounded(untagged.Inbuffer(component), depth=depth, timeout=1800)
     assert proof.status == "PASS", proof.log
 
 
+@LONG
 def test_a_message_too_long_for_its_buffer_is_caught():
     bug = planted("ddp.untagged", "rest.eq(buffer.length - end)", "rest.eq(buffer.length)")
     component = bug.UntaggedCheck(untagged.CONFIG)
@@ -77,10 +80,15 @@ def test_a_part_that_overlaps_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
-def test_the_pieces_in_pages_are_the_placement():
-    harness = cuts.PageParts
-    proof = bounded(harness(PageCut(cuts.CONFIG)), depth=harness.DEPTH)
+@pytest.mark.parametrize("depth", [13, *long(cuts.PageParts.DEPTH)])
+def test_the_pieces_in_pages_are_the_placement(depth):
+    proof = bounded(cuts.PageParts(PageCut(cuts.CONFIG)), depth=depth)
     assert proof.status == "PASS", proof.log
+
+
+@LONG
+def test_pieces_in_pages_are_reached():
+    harness = cuts.PageParts
     proof = covers(harness(PageCut(cuts.CONFIG)), depth=harness.DEPTH)
     assert proof.status == "PASS", proof.log
 

@@ -1,23 +1,31 @@
 """Tests the proofs about completion queues."""
 
+import pytest
 from ddp_rnic.hdl.ddp.room import QueueRoom
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.queues import CONFIG, AnyRoom, Flowing, Placed
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 
 
-def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room():
-    proof = bounded(Placed(QueueRoom(CONFIG)), depth=Placed.DEPTH)
+# The first completion has its place in cycle 6.
+@pytest.mark.parametrize("depth", [9, *long(Placed.DEPTH)])
+def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room(depth):
+    proof = bounded(Placed(QueueRoom(CONFIG)), depth=depth)
     assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.long
+def test_a_queue_goes_round_and_a_stream_overruns():
     proof = covers(Placed(QueueRoom(CONFIG)), depth=Placed.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
 @bugs(
     "module, old, new",
+    ("lib.counts", "self.add & second", "0"),
     ("lib.counts", "fourth & added[1]", "0"),
     ("lib.counts", "third & added[0]", "0"),
-    ("lib.counts", "self.add & second", "0"),
     ("ddp.room", "counts.add & counts.again", "counts.again"),
     ("ddp.room", "fits(before)", "fits(taken)"),
     ("ddp.room", "~((counts.soon - consumer)[:16] & ~Cat(mask, C(0, 1))).any()",
@@ -25,7 +33,7 @@ def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room():
     ("ddp.room", "allowed.eq(entry.enable & ~stopped)", "allowed.eq(entry.enable)"),
     ("ddp.room", "(~errors.ended & ~mute)", "~mute"),
     ("ddp.room", "& ~free & ~last.direct & ~errors.ended", "& ~free & ~errors.ended"),
-    ids=["fourth", "third", "second", "again", "one more", "far", "stopped", "overrun", "owner"],
+    ids=["second", "fourth", "third", "again", "one more", "far", "stopped", "overrun", "owner"],
 )
 def test_a_queue_that_is_overrun_is_caught(module, old, new):
     bug = planted(module, old, new)
@@ -39,6 +47,11 @@ def test_no_queue_holds_up_completions():
     right = planted("ddp.queues", QueueRoom=AnyRoom)
     proof = bounded(Flowing(right.CompletionQueues(CONFIG)), depth=Flowing.DEPTH)
     assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.long
+def test_a_queue_overruns_beside_completions():
+    right = planted("ddp.queues", QueueRoom=AnyRoom)
     proof = covers(Flowing(right.CompletionQueues(CONFIG)), depth=Flowing.DEPTH)
     assert proof.status == "PASS", proof.log
 

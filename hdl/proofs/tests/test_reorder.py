@@ -25,6 +25,7 @@ def test_nothing_leaves_between_two_sessions(size):
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 def test_each_item_leaves_once_and_in_its_turn():
     proof = induction(Kept(Reorder(16, **SMALL)), depth=Kept.DEPTH)
     assert proof.status == "PASS", proof.log

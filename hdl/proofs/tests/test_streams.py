@@ -10,6 +10,7 @@ from ddp_rnic.hdl.ddp.entry_writer import EntryWriter
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.mpa.intake import Intake
 from ddp_rnic.hdl.mpa.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
@@ -85,6 +86,7 @@ def test_an_offer_that_is_withdrawn_is_caught(block):
     assert proof.status == "FAIL", proof.log
 
 
+@LONG
 @pytest.mark.parametrize(
     "harness",
     [
@@ -106,12 +108,12 @@ def test_the_intake_has_room_for_what_it_takes():
 @pytest.mark.parametrize(
     "bug",
     [
-        lambda: planted(
-            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
         lambda: planted("mpa.intake", Store=planted(
             "lib.stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
+        *long(lambda: planted(
+            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])")),
     ],
-    ids=["takes too much", "withdraws"],
+    ids=["withdraws", "takes too much"],
 )
 def test_an_intake_that_errs_is_caught(bug):
     proof = bounded(TakenIn(bug().Intake(CONFIG), lemmas=False), depth=24)
@@ -178,10 +180,10 @@ def test_a_queue_keeps_its_items_in_order(harness, component):
     "harness, name, old, new",
     [
         (StoreOrder, "Store", "self.read.eq(self.read + 1)", "self.read.eq(self.read + 2)"),
-        (StoreOrder, "Store", "Mux(popped, two, one)", "one"),
         (QueueOrder, "Queue", "store.level < self.depth - 1", "store.level < self.depth + 1"),
         (SkidOrder, "Skid", "Mux(full, spare, self.i.payload)", "self.i.payload"),
         (StageOrder, "Stage", *CARELESS),
+        *long((StoreOrder, "Store", "Mux(popped, two, one)", "one")),
     ],
 )
 def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
@@ -191,6 +193,7 @@ def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
     assert proof.status == "FAIL", proof.log
 
 
+@LONG
 def test_items_go_through_a_queue():
     proof = covers(QueueOrder(Queue(4, depth=4), lemmas=False), depth=14)
     assert proof.status == "PASS", proof.log
@@ -206,11 +209,11 @@ def test_a_backlog_keeps_its_items_in_order(relaxed):
     "relaxed, old, new",
     [
         (False, "skid.i.valid.eq(came)", "skid.i.valid.eq(staged)"),
-        (False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
-         "moves.eq(1)"),
         (True, "moves.eq(~latched | advance)", "moves.eq(1)"),
+        *long((False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
+               "moves.eq(1)")),
     ],
-    ids=["early", "late", "relaxed"],
+    ids=["early", "relaxed", "late"],
 )
 def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
     bug = planted("lib.stream", old, new)

@@ -2,6 +2,7 @@
 
 import pytest
 from ddp_rnic.hdl.ddp.item import Verdict
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 from ddp_rnic.hdl.proofs.window import Taken
@@ -10,8 +11,9 @@ from ddp_rnic.hdl.sctp.window import Window
 SIZE = {"streams": 2, "window": 4}
 
 
-def test_the_next_ddp_ssn_of_a_stream_is_taken():
-    proof = bounded(Taken(Window(**SIZE)), depth=Taken.DEPTH)
+@pytest.mark.parametrize("depth", [12, *long(Taken.DEPTH)])
+def test_the_next_ddp_ssn_of_a_stream_is_taken(depth):
+    proof = bounded(Taken(Window(**SIZE)), depth=depth)
     assert proof.status == "PASS", proof.log
 
 

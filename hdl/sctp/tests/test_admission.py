@@ -4,9 +4,10 @@ import random
 import struct
 
 import pytest
+from amaranth.hdl import Value
 from ddp_rnic.hdl.ddp.item import Action, Verdict
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import decoded, simulate
 from ddp_rnic.hdl.sctp.admission import Admission
 from ddp_rnic.hdl.sctp.receiver import Fate
 from ddp_rnic.hdl.sctp.walker import Kind
@@ -65,8 +66,9 @@ def run(items, *, left=1.0, seed=0):
             (
                 *_, busy, go, valid, payload, taken, done, some, record, happens, event,
             ) = await ctx.tick().sample(
-                dut.busy, dut.go, dut.o.valid, dut.o.payload, dut.command.ready, dut.done.ready,
-                dut.records.valid, dut.records.payload, dut.events.valid, dut.events.payload,
+                dut.busy, dut.go, dut.o.valid, Value.cast(dut.o.payload), dut.command.ready,
+                dut.done.ready, dut.records.valid, Value.cast(dut.records.payload),
+                dut.events.valid, Value.cast(dut.events.payload),
             )  # fmt: skip
             leave = leave << 1 & 7 | go
             if told and quiet > 40 and taken:
@@ -74,6 +76,7 @@ def run(items, *, left=1.0, seed=0):
             if undone and done:
                 undone.pop(0)
             if valid:
+                payload = decoded(dut.o, payload)
                 admitted.append((cycle, payload))
                 inside += 1
                 assert inside <= IN_FLIGHT
@@ -81,9 +84,9 @@ def run(items, *, left=1.0, seed=0):
                     ticket = {name: getattr(payload.ticket, name) for name in TICKET}
                     undone.append({"ticket": ticket, "record": {"cookie": payload.sequence}})
             if some:
-                records.append(record.cookie)
+                records.append(decoded(dut.records, record).cookie)
             if happens:
-                events.append(event.reason)
+                events.append(decoded(dut.events, event).reason)
             quiet = 0 if busy or sends or undone else quiet + 1
             cycle += 1
 

@@ -9,7 +9,8 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.item import Ticket, Verdict
-from ddp_rnic.hdl.lib.testing import shared, simulate
+from ddp_rnic.hdl.lib.testing import decoded, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.session import (
@@ -74,10 +75,6 @@ class Both(wiring.Component):
             self.waiting.eq(session.waiting),
         ]
         return m
-
-
-def decoded(port, bits):
-    return port.payload.shape().from_bits(bits)
 
 
 class Bench:
@@ -234,7 +231,7 @@ async def open_active(bench, ctx, number):
     assert bench.last(1) == [Verdict.FRESH]
 
 
-@pytest.mark.parametrize("opens", (open_passive, open_active))
+@pytest.mark.parametrize("opens", [open_active, *long(open_passive)])
 def test_accepted_sessions_follow_each_other_on_a_stream(opens):
     """Section 6.2; leftovers of one session do not belong to the next."""
     bench = Bench()
@@ -274,7 +271,7 @@ def test_segments_may_follow_the_accept_in_the_next_cycle():
     assert [record[1] for record in bench.records] == list(range(8)) and not bench.events
 
 
-@pytest.mark.parametrize("answer", (ACCEPT, REJECT, TERMINATE))
+@pytest.mark.parametrize("answer", [ACCEPT, REJECT, *long(TERMINATE)])
 def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
     """RFC 5041 section 5.3: placement in any order, but only in an established session; RFC 5043
     section 6.3: a session that was rejected has no Segments."""
@@ -400,7 +397,7 @@ def test_an_initiate_waits_until_the_terminate_before_it_was_delivered(delay):
 
 
 @pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE))
-@pytest.mark.parametrize("items", (0, 3, 40))
+@pytest.mark.parametrize("items", [0, 3, *long(40)])
 def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items):
     bench = Bench()
 
@@ -417,7 +414,8 @@ def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items)
     assert bench.events == [(1, Reason.SEQUENCE, State.ESTABLISHED)]
 
 
-@pytest.mark.parametrize("function", (Function.ABORT, Function.FORGET, Function.INITIATE))
+@pytest.mark.parametrize(
+    "function", [Function.ABORT, Function.INITIATE, *long(Function.FORGET)])
 def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     bench = Bench(delay=40)
 
@@ -486,7 +484,7 @@ def test_what_is_past_once_stays_past():
 def test_what_comes_while_another_stream_is_forgotten_is_known_from_then_on():
     """Section 6.2: "increasing DDP-SSNs"; a gap that is none would keep the next session away."""
     bench = Bench()
-    count = 200
+    count = 100
 
     async def testbench(ctx):
         await open_passive(bench, ctx, 1)
@@ -776,7 +774,7 @@ def wire_of(rng, reference, wild):
 #: How many cycles delivery takes, how often messages come, and how often one is illegal.
 WAYS = [(*delivery, wild) for wild in (0.0, 0.15, 0.5)
         for delivery in ((0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3))]
-USUAL = [(2, 0.3, 0.0), (0, 1.0, 0.15), (60, 1.0, 0.5)]
+USUAL = [(2, 0.3, 0.0), (60, 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("delay, busy, wild", [
@@ -793,7 +791,7 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
     sent = [[] for _ in range(STREAMS)]
 
     async def testbench(ctx):
-        for round_ in range(25):
+        for round_ in range(12):
             for number, reference in enumerate(references):
                 state = reference.session.state.name
                 legal = {

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from ddp_rnic.hdl.lib.testing import numbered, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.send.scheduler import Scheduler
 
@@ -104,7 +105,7 @@ def test_a_wake_beside_the_end_of_a_turn_is_not_lost(rate):
     assert not any(sender.work.values())
 
 
-@pytest.mark.parametrize("takes, ends", [(1.0, 1.0), (0.5, 1.0), (1.0, 0.3), (0.2, 0.8)])
+@pytest.mark.parametrize("takes, ends", [(1.0, 1.0), (0.2, 0.8), *long((0.5, 1.0), (1.0, 0.3))])
 @pytest.mark.parametrize("few", (2, STREAMS))
 def test_all_work_is_done_whenever_it_comes(few, takes, ends):
     seed = random.getrandbits(32)

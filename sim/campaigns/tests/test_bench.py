@@ -138,6 +138,7 @@ def test_place_and_route_measures_every_block(monkeypatch: pytest.MonkeyPatch) -
 def test_area_on_a_xilinx_device_is_asked_of_each_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pnr, "check_tools", lambda: None)
     monkeypatch.setattr(xilinx, "measure", lambda text, top, **how: [how | {"top": top}])
+    monkeypatch.setattr(bench, "BLOCKS", ("crc32c", "top"))
     for name in ("_cycles", "_latency", "_simulation"):
         monkeypatch.setattr(bench, name, lambda engine, config: [])
     measured = bench.run_bench([WIDTH], xilinx="xcup")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from ddp_rnic.cli import app
 from ddp_rnic.cli import soak as endurance
 from ddp_rnic.hdl.ddp.moderation import WRAP
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     ERROR_TEXT,
     LOCAL_CATASTROPHIC,
@@ -22,7 +24,8 @@ from ddp_rnic.hdl.spec.ddp import (
     QUEUE_OVERRUN,
     WAITING,
 )
-from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, size, soak
+from ddp_rnic.sim.campaigns import soak as campaign
+from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, draw, size, soak
 from ddp_rnic.sim.capture.capture import Endpoint
 from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
@@ -52,17 +55,30 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 
+@pytest.fixture(autouse=True)
+def counters(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    """Lets counters begin with 0 without --long: the simulator is then that of other tests."""
+    made = campaign.config_of
+    if not pytestconfig.getoption("--long"):
+        monkeypatch.setattr(
+            campaign, "config_of", lambda *sizes: replace(made(*sizes), full_counters=False)
+        )
+
+
 @pytest.mark.parametrize("bus_errors", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_random_traffic_agrees(width: int, bus_errors: bool) -> None:
     traffic = Traffic(41041 + width, bus_errors=bus_errors)
-    tally = soak(CompiledEngine(), config_of(width, 64), traffic, 6000)
+    tally = soak(CompiledEngine(), campaign.config_of(width, 64), traffic, 6000)
     assert tally.failure is None
     assert tally.segments >= 6000 and tally.errors > 5 and tally.deliveries > 1000
 
 
 def test_one_stream_alone_agrees() -> None:
-    assert soak(CompiledEngine(), config_of(64, 1), Traffic(3, streams=1), 1500).failure is None
+    assert (
+        soak(CompiledEngine(), campaign.config_of(64, 1), Traffic(3, streams=1), 1500).failure
+        is None
+    )
 
 
 def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
@@ -141,6 +157,8 @@ def test_every_error_is_drawn(chunks: list[Chunk]) -> None:
     piled = sum(chunk.wrong["piled up"] + chunk.wrong["tiny"] for chunk in chunks)
     alone = len(errors) - errors.count(LOCAL_CATASTROPHIC) - piled
     assert piled and segments / 100 < alone < segments / 50
+    longest = max(len(error.arrival.raw) for chunk in chunks for error in chunk.plan.golden.errors)
+    assert longest > 4 * RnicConfig().longest_fpdu
 
 
 #: The kinds of wrong segments that any chunk may have.
@@ -396,7 +414,7 @@ def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
 
 def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
     """Tests a count of 1, and a timeout that exceeds the cycles of the run."""
-    config, traffic = config_of(64, 64), Traffic(5)
+    config, traffic = campaign.config_of(64, 64), Traffic(5)
 
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
         outcome.interrupts = outcome.interrupts[outcome.interrupts < 0]
@@ -415,7 +433,7 @@ def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
 
 def test_a_write_after_the_rnic_says_that_it_is_done_is_a_difference() -> None:
     """The RNIC says so 60 cycles too early: for STATUS.idle, and for the end of a revocation."""
-    config, traffic = config_of(64, 64), Traffic(5)
+    config, traffic = campaign.config_of(64, 64), Traffic(5)
 
     def hurry(memory: NDArray[np.uint8], outcome: Outcome) -> None:
         outcome.polled = outcome.polled - 60
@@ -428,7 +446,7 @@ def test_a_write_after_the_rnic_says_that_it_is_done_is_a_difference() -> None:
 
 
 def test_an_interrupt_comes_across_the_wrap_of_the_count_of_cycles() -> None:
-    chunk = draw(config_of(64, 64), Traffic(5), 0, 1)
+    chunk = draw(campaign.config_of(64, 64), Traffic(5), 0, 1)
     plan = chunk.plan
     outcome = CompiledEngine().run(
         plan.config, plan.operations, plan.memory.copy(),
@@ -440,12 +458,14 @@ def test_an_interrupt_comes_across_the_wrap_of_the_count_of_cycles() -> None:
 
 def test_counts_of_16_bits_wrap() -> None:
     number = next(each for each in range(20) if size(each) > 1 << 16)
-    tally = soak(CompiledEngine(), config_of(64, 64), Traffic(5), size(number), only=number)
+    tally = soak(
+        CompiledEngine(), campaign.config_of(64, 64), Traffic(5), size(number), only=number
+    )
     assert tally.failure is None and tally.deliveries > 1 << 16
 
 
 def test_segments_that_take_too_many_cycles_are_a_difference() -> None:
-    config, traffic = config_of(64, 64), Traffic(5)
+    config, traffic = campaign.config_of(64, 64), Traffic(5)
     number = next(each for each in range(20) if draw(config, traffic, each, 1).rates)
 
     def delay(memory: NDArray[np.uint8], outcome: Outcome) -> None:
@@ -518,7 +538,7 @@ class Spoiled(Engine):
 
 
 def placed(outcome: Outcome) -> int:
-    """Returns how many octets were placed: the counter begins with all bits set."""
+    """Returns how many octets were placed, or one more: with --long the counter begins at -1."""
     return (outcome.counters["PLACED_OCTETS"] + 1) % 2**64
 
 
@@ -527,8 +547,9 @@ def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object)
     return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
 
 
+@pytest.mark.parametrize("waves", [False, *long(True)])
 def test_a_difference_is_reported_with_its_shortest_replay(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    waves: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
         if placed(outcome) > 40000:
@@ -544,12 +565,12 @@ def test_a_difference_is_reported_with_its_shortest_replay(
         arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
         and 40 < int(arguments[-1]) < 400
     )
-    assert "64 bits: differ on 40" in result.stdout
+    assert "64 bits: differ on 4" in result.stdout
 
     monkeypatch.chdir(tmp_path)
-    again = command(monkeypatch, engine, *arguments, "--waves")
+    again = command(monkeypatch, engine, *arguments, *["--waves"] * waves)
     assert again.exit_code == 1 and "difference in counter at DELIVERED" in again.stdout
-    assert "m_axi_awaddr" in (tmp_path / "soak-64.vcd").read_text()
+    assert not waves or "m_axi_awaddr" in (tmp_path / "soak-64.vcd").read_text()
     assert command(monkeypatch, CompiledEngine(), *arguments).exit_code == 0
 
 
@@ -564,13 +585,15 @@ def test_a_run_that_does_not_end_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(r"--chunk 0 --segments \d?\d ", result.stdout)
 
 
-def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 512, "--width", 64)
+@pytest.mark.parametrize("width", [64, *long(512)])
+def test_widths_are_run_in_turn(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = "--width", width, "--width", 64
+    result = command(monkeypatch, CompiledEngine(), "--segments", 60, *widths)
     assert result.exit_code == 0 and not result.stderr
     seed, first, second = result.stdout.splitlines()
     assert re.fullmatch(r"seed \d+", seed)
     # The last packet may have some segments more than are wanted.
-    assert re.match(r"512 bits: agree on [6-9]\d segments, \d+ octets placed, ", first)
+    assert re.match(rf"{width} bits: agree on [6-9]\d segments, \d+ octets placed, ", first)
     assert re.match(r"64 bits: agree on [6-9]\d segments, ", second)
 
 

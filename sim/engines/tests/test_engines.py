@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from ddp_rnic.flow import tools
 from ddp_rnic.flow.tools import ToolError
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -51,6 +55,21 @@ from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
 from ddp_rnic.sim.replay.load import SctpLoad
+
+
+def engines(names: str, first: tuple[Any, ...], *others: tuple[Any, ...]) -> pytest.MarkDecorator:
+    """Parametrizes with each engine, and values of more arguments.
+
+    A run of cocotb takes a second to start, so it takes only the ``first`` values without --long.
+    """
+    return pytest.mark.parametrize(
+        f"engine, {names}",
+        [
+            *(("compiled", *each) for each in (first, *others)),
+            ("cocotb", *first),
+            *long(*(("cocotb", *each) for each in others)),
+        ],
+    )
 
 
 @pytest.fixture
@@ -132,7 +151,8 @@ def test_a_broken_rule_is_reported(mode: int, message: str) -> None:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(
-    "mode", [standin.CROSSES_A_PAGE, standin.ENDS_EARLY, standin.NEVER_IDLE, standin.REFUSES_READS]
+    "mode",
+    [standin.NEVER_IDLE, standin.REFUSES_READS, *long(standin.CROSSES_A_PAGE, standin.ENDS_EARLY)],
 )
 def test_cocotb_gives_up_too(mode: int) -> None:
     with pytest.raises(DeviceError, match="run_operations"):
@@ -169,9 +189,12 @@ def produce(count: int) -> WriteRegister:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("engine", ENGINES)
+@engines(
+    "size, stalls",
+    (2, EVERY_STALL),
+    *((size, EVERY_STALL) for size in (1, 3, 5)),
+    *((size, UNSTALLED) for size in (1, 2, 3, 5)),
+)
 def test_completions_are_taken_in_order(engine: str, size: int, stalls: Stalls) -> None:
     ring = Ring(4096 + 32 * 3, size)
     outcome, memory = complete(engine, produce(37), ring=ring, stalls=stalls)
@@ -225,9 +248,13 @@ def test_a_run_ends_with_every_completion_taken(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("paused", [False, True])
-@pytest.mark.parametrize("engine", ENGINES)
+@engines(
+    "paused, stalls",
+    (True, EVERY_STALL),
+    (False, EVERY_STALL),
+    (True, UNSTALLED),
+    (False, UNSTALLED),
+)
 def test_interrupts_of_completions_and_events_are_distinguished(
     engine: str, paused: bool, stalls: Stalls
 ) -> None:
@@ -286,19 +313,16 @@ def test_a_faulty_ring_keeps_its_old_entry(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("mode", "message"),
-    [
-        (standin.OVERWRITES, "m_axi_cq_w: completion 8 overwrites one that the host has not given"),
-        (standin.KEEPS_THE_PHASE, "m_axi_cq_w: completion 8 has the wrong phase"),
-        (
-            standin.SKIPS_AN_ENTRY,
-            "m_axi_cq_w: completion 1 is written to 0x1040, but its entry is at 0x1020",
-        ),
-        (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is incomplete"),
-        (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes although STATUS said nothing is in"),
-    ],
+@engines(
+    "mode, message",
+    (standin.OVERWRITES, "m_axi_cq_w: completion 8 overwrites one that the host has not given"),
+    (standin.KEEPS_THE_PHASE, "m_axi_cq_w: completion 8 has the wrong phase"),
+    (
+        standin.SKIPS_AN_ENTRY,
+        "m_axi_cq_w: completion 1 is written to 0x1040, but its entry is at 0x1020",
+    ),
+    (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is incomplete"),
+    (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes although STATUS said nothing is in"),
 )
 def test_a_completion_that_is_not_right_is_reported(engine: str, mode: int, message: str) -> None:
     pause = [Pause()] if mode == standin.OVERWRITES else []
@@ -392,10 +416,28 @@ def counting(first: int, count: int) -> bytes:
     return bytes((first + k) & 0xFF for k in range(count))
 
 
+#: How frames arrive in each run.
+USUAL = [
+    ("compiled", 64, EVERY_STALL),
+    ("compiled", 512, UNSTALLED),
+    ("cocotb", 64, UNSTALLED),
+]
+
+
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine, width, stalls",
+    [
+        *USUAL,
+        *long(
+            *(
+                each
+                for each in product(ENGINES, WIDTHS, (UNSTALLED, EVERY_STALL))
+                if each not in USUAL
+            )
+        ),
+    ],
+)
 def test_frames_of_every_length_arrive_as_they_are(engine: str, width: int, stalls: Stalls) -> None:
     lengths = [*range(1, width // 4 + 2), 1518, 9018]
     frames = [Frame(counting(length, length), error=length % 3 == 0) for length in lengths]
@@ -425,8 +467,7 @@ def test_the_source_stalls_frames_too(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("engine", ENGINES)
+@engines("stalls", (EVERY_STALL,), (UNSTALLED,))
 def test_frames_packets_and_writes_keep_their_order(engine: str, stalls: Stalls) -> None:
     operations: list[Operation] = []
     waits: list[Operation] = [Drain(), Wait(3), Poll(standin.MODE, 0)]
@@ -462,7 +503,7 @@ def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
     ("engine", "message"),
     [
         ("compiled", "operation 2 of 2, the RNIC takes no beat of the frame"),
-        ("cocotb", "nothing moved"),
+        *long(("cocotb", "nothing moved")),
     ],
 )
 def test_a_frame_that_nobody_takes_is_reported(
@@ -655,8 +696,7 @@ def everything() -> list[Operation]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("engine", ENGINES)
+@engines("stalls", (EVERY_STALL,), (UNSTALLED,))
 def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -> None:
     want, expected = drive("fake", everything())
     got, memory = drive(engine, everything(), stalls=stalls)
@@ -677,7 +717,7 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
         assert decode(entries[number % len(entries)].tobytes()) == want.completions[number]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["compiled", *long("cocotb")])
 def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     sctp, count = SctpLoad(SCTP, 61), 60
     # The guidance that the host may give its peer (RFC 5041 appendix A).
@@ -825,6 +865,17 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
         (builds / name).mkdir(parents=True)
     os.utime(builds / "old", (0, 0))
     harness = Path(verilator.__file__).with_name("harness.cpp")
+
+    def make(command: Sequence[str], **environment: str) -> None:
+        """Makes the files that a tool would make."""
+        if "--Mdir" in command:
+            generated = Path(command[command.index("--Mdir") + 1])
+            generated.mkdir()
+            (generated / "Vtop.cpp").touch()
+        else:
+            Path(command[command.index("-o") + 1]).touch()
+
+    monkeypatch.setattr(verilator, "_call", make)
     first = verilator.build_library(standin.verilog(RnicConfig()), harness)
     made = first.stat().st_mtime_ns
     objects = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")}

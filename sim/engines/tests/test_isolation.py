@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from ddp_rnic.cocotb_tests.scenario import device_of
 from ddp_rnic.hdl.spec import commands
-from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
@@ -115,7 +115,7 @@ def run(width: int, case: Case, count: int) -> Outcome:
         )
         setup += operations_of((*region, *enable(stream, queue)))
     return load("compiled").run(
-        RnicConfig(width=width),
+        device_of(width),
         [*setup, *packets(width, case, count)],
         memory,
         ring=RING,

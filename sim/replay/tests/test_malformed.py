@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.sctp.frame import Kind as FrameKind
 from ddp_rnic.hdl.sctp.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import commands
@@ -59,7 +60,7 @@ from ddp_rnic.sim.replay.host import guard_octets
 from ddp_rnic.sim.replay.tables import Tables
 from numpy.typing import NDArray
 
-WIDTHS = (64, pytest.param(512, marks=pytest.mark.long))
+WIDTHS = [64, *long(512)]
 STALLS = Stalls(source=0.2, write=0.3, response=0.2, exceptions=0.3, completions=0.3)
 
 #: The association, its DDP Streams, and the roles of its SCTP streams.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.completion import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
@@ -96,11 +97,13 @@ def like_the_peers(side: str, octets: bytes, got: bytes) -> bool:
     )
 
 
-#: A simulator with places for items out of order takes minutes to build.
+NAMED = NAMES or ["absent"]
+#: A simulator with places for items out of order takes minutes to build, as does one of 512 bits.
+LARGE = ["lossreorder"]
 RUNS = [
-    pytest.param(name, width, marks=[pytest.mark.long] * (name == "lossreorder" and bool(width)))
-    for name in NAMES or ["absent"]
-    for width in (None, 64, 512)
+    *((name, None) for name in NAMED),
+    *((name, 64) for name in NAMED if name not in LARGE),
+    *long(*((name, 64) for name in LARGE), *((name, 512) for name in NAMED)),
 ]
 
 
@@ -125,7 +128,7 @@ def test_given_regions_end_as_the_peers(name: str, width: int | None) -> None:
     assert compared == len(wanted) > 0
 
 
-@pytest.mark.parametrize("name", NAMES or ["absent"])
+@pytest.mark.parametrize("name", NAMED)
 def test_derived_regions_hold_what_the_peers_do(name: str) -> None:
     played = traffic(name)
     derived = derive_all(played)
@@ -147,7 +150,7 @@ def test_derived_regions_hold_what_the_peers_do(name: str) -> None:
                 assert one == other or (one, other) == (PAINT, 0)
 
 
-@pytest.mark.parametrize("name", NAMES or ["absent"])
+@pytest.mark.parametrize("name", NAMED)
 def test_messages_are_delivered_as_the_peers_did(name: str) -> None:
     played = traffic(name)
     derived = derive_all(played)
@@ -165,7 +168,7 @@ def test_messages_are_delivered_as_the_peers_did(name: str) -> None:
     assert got == expected and expected
 
 
-@pytest.mark.parametrize("name", NAMES or ["absent"])
+@pytest.mark.parametrize("name", NAMED)
 def test_control_messages_have_their_turn_as_with_the_peers(name: str) -> None:
     played = traffic(name)
     derived = derive_all(played)
@@ -221,9 +224,7 @@ def nearby(
     return came
 
 
-@pytest.mark.parametrize(
-    "width", [None, 64, *(pytest.param(each, marks=pytest.mark.long) for each in (128, 256, 512))]
-)
+@pytest.mark.parametrize("width", [None, 64, *long(128, 256, 512)])
 def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
     """RFC 9260 section 6.2: "The dropped DATA chunk(s) MUST NOT be included in the SACK chunk, as
     they were not accepted".

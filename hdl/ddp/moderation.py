@@ -51,20 +51,21 @@ class InterruptModeration(wiring.Component):
     doorbell : In(stream.Signature(Doorbell(config), always_ready=True))
     look : Out(range(queues)), found : In(16)
         Completions in a queue, modulo 2**16, 2 cycles later.
-    pending : Out(queues)
-        A bit for each queue.
+    pending : Out(completion_queues + 1)
+        A bit for each queue, that of the LLP's owner last.
     """
 
     def __init__(self, config):
         self.config = config
         self.queues = queues = queues_of(config)
+        self.exist = config.completion_queues + 1  # the other numbers name no queue
         super().__init__({
             "settings": In(table_write(ModerationSettings(), queues)),
             "restart": In(stream.Signature(range(queues), always_ready=True)),
             "doorbell": In(stream.Signature(Doorbell(config), always_ready=True)),
             "look": Out(range(queues)),
             "found": In(16),
-            "pending": Out(queues),
+            "pending": Out(self.exist),
         })
 
     def elaborate(self, platform):
@@ -74,7 +75,8 @@ class InterruptModeration(wiring.Component):
         m.submodules.consumers = consumers = ForwardedTable(unsigned(16), queues)
         # When the first completion that waits was seen, if it was.
         m.submodules.stamps = stamps = ForwardedTable(unsigned(32), queues)
-        armed, seen, now = Signal(queues), Signal(queues), Signal(32, init=(1 << 32) - WRAP)
+        armed, seen = Signal(self.exist), Signal(self.exist)
+        now = Signal(32, init=(1 << 32) - WRAP)
         rung, rings = self.doorbell.payload, self.doorbell.valid
         changed, which = Signal(), Signal(range(queues))
         m.d.comb += [
@@ -118,7 +120,7 @@ class InterruptModeration(wiring.Component):
         last = at[5][:len(self.look)]
         counts, fires = Signal(), Signal()
         m.d.comb += [
-            counts.eq((at[5] < queues) & ~(stale | hits)[5]),
+            counts.eq((at[5] < self.exist) & ~(stale | hits)[5]),
             fires.eq(counts & some[1] & (enough[1] | late) & armed.bit_select(last, 1)),
         ]
         # The stamp is written before the queue's next turn.
@@ -128,7 +130,7 @@ class InterruptModeration(wiring.Component):
             stamps.write.payload.data.eq(now),
         ]
         # Masks, because Verilator makes a tree of branches of each bit that is set by its index.
-        counted, fired = (Mux(each, 1 << last, 0)[:queues] for each in (counts, fires))
+        counted, fired = (Mux(each, 1 << last, 0)[:self.exist] for each in (counts, fires))
         m.d.sync += [
             seen.eq((seen & ~counted) | Mux(some[1], counted, 0)),
             armed.eq(armed & ~fired),

@@ -182,9 +182,8 @@ class SentCompletions(wiring.Component):
             m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
         with m.Else():
             m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
-            m.d.sync += swept.eq(swept + 1)
             with m.If(left.any()):
-                m.d.sync += left.eq(left - 1)
+                m.d.sync += [swept.eq(swept + 1), left.eq(left - 1)]
         m.d.comb += [
             self.i.ready.eq(~self.bind.valid & ~finishes),
             takes.eq(self.bind.valid | finishes | self.i.valid | left.any()),

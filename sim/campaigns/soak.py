@@ -820,13 +820,14 @@ class _Draw:
             self._enable(number)
         self._lay_out()
         if many:
-            self._send_many(segments)
+            self._send_many(segments, stalls)
         while self._segments < segments:
             self._act()
             self._packet()
         host.catch_up()
         host.revoked()
         packets, drawn = host.packets, self._segments
+        self._scribble()
         for name, value in self._known().items():
             host.read(name, value)
         rates = self._rate(stalls)
@@ -856,9 +857,9 @@ class _Draw:
             plan, stalls, faults, drawn, self._wrongs, self._moderated, rates, closing, host.still
         )
 
-    def _send_many(self, segments: int) -> None:
-        """Sends messages of one octet. The host revokes regions and disables unused queues while
-        the RNIC's counts, modulo 2**16, take values of all kinds.
+    def _send_many(self, segments: int, stalls: Stalls) -> None:
+        """Sends messages of one octet. The host revokes regions, disables unused queues and waits
+        for interrupts while the RNIC's counts, modulo 2**16, take values of all kinds.
         """
         rng, host, config = self._rng, self._host, self._config
         number = rng.choice([each for each in self._numbers if each not in host.apart])
@@ -870,6 +871,10 @@ class _Draw:
             host.read("CQ_STATE", 0)
             self._count()
             self._enable(number, 0)
+            host.carry_out(commands.mask_interrupts())
+            messages = rng.randint(1, 8)
+            count = rng.randint(1, messages + 1)
+            self._interrupt(number, messages, count, 1 << 10, _WATCHED, _slack(stalls))
             peer = self._peers[number]
             region = rng.choice(self._writable(number, peer))
             part = self._part(region)
@@ -1088,7 +1093,9 @@ class _Draw:
             bits = rng.randint(32, 62)
             length = (1 << bits) + rng.getrandbits(rng.choice((bits, rng.randint(1, 32))))
             start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
-            start = rng.choice((start, length - _PART))
+            # Or the octets left, from a place in the part on, are a power of two.
+            left = _PART // 2 + (1 << rng.randrange(16, bits))
+            start = rng.choice((start, length - _PART, length - left))
             part = range(start, start + _PART)
             address = self._space.take(_PART, rng.randrange(4096), 4096) - start
             region = self._region(entries.pop(), host, length, True)
@@ -1612,6 +1619,18 @@ class _Draw:
                 known[each.name] = self._host.holds(each.name) if each.access == "rw" else 0
         return known
 
+    def _scribble(self) -> None:
+        """Writes any values to the registers that keep them, without a command."""
+        for each in self._there():
+            if each.access == "rw" and each.name not in (*_UNKNOWN, "IRQ_MASK"):
+                value = self._rng.getrandbits(32)
+                self._host.carry_out((commands.Write(each.name, value),))
+        # A doorbell of a queue that does not exist, while the engine rings none.
+        self._host.drain()
+        value = self._rng.getrandbits(32) | regs.pack("CQ_DOORBELL", queue=0xFF)
+        self._host.carry_out((commands.Write("CQ_DOORBELL", value),))
+        self._host.read("CQ_DOORBELL", value)
+
     def _there(self) -> list[regs.Register]:
         """Returns the registers that the RNIC has."""
         config = self._config
@@ -1848,14 +1867,18 @@ class _Draw:
         self._send(outside, self._outsiders[outside], segments)
 
     def _tiny(self, number: int, peer: _Peer) -> None:
-        """Sends a packet of FPDUs that have no room for a header; some CRCs are spoiled. The first
-        one fails the stream, if it is live.
+        """Sends a packet of FPDUs that have no room for a header, or for which the packet buffer
+        has no room; some CRCs are spoiled. The first one fails the stream, if it is live.
         """
         rng = self._rng
         self._host.end_aside()
         position, pieces = peer.sender.position, []
-        for _ in range(rng.choice((1, 2, 5, 20, 60))):
-            piece = bytearray(peer.sender.send(rng.randbytes(rng.choice((0, 0, 1, 2, 3, 7, 13)))))
+        sizes = [rng.choice((0, 0, 1, 2, 3, 7, 13)) for _ in range(rng.choice((1, 2, 5, 20, 60)))]
+        if rng.random() < 0.2:
+            most = 4 * self._config.longest_fpdu - 9  # of a ULPDU that fits
+            sizes = [*sizes[:2], rng.randint(most + 4, most + 400), *sizes[2:5]]
+        for size in sizes:
+            piece = bytearray(peer.sender.send(rng.randbytes(size)))
             if rng.random() < 0.3:
                 piece[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
             pieces.append(bytes(piece))

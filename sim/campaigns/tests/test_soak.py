@@ -157,6 +157,8 @@ def test_every_error_is_drawn(chunks: list[Chunk]) -> None:
     piled = sum(chunk.wrong["piled up"] + chunk.wrong["tiny"] for chunk in chunks)
     alone = len(errors) - errors.count(LOCAL_CATASTROPHIC) - piled
     assert piled and segments / 100 < alone < segments / 50
+    longest = max(len(error.arrival.raw) for chunk in chunks for error in chunk.plan.golden.errors)
+    assert longest > 4 * RnicConfig().longest_fpdu
 
 
 #: The kinds of wrong segments that any chunk may have.
@@ -563,7 +565,7 @@ def test_a_difference_is_reported_with_its_shortest_replay(
         arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
         and 40 < int(arguments[-1]) < 400
     )
-    assert "64 bits: differ on 40" in result.stdout
+    assert "64 bits: differ on 4" in result.stdout
 
     monkeypatch.chdir(tmp_path)
     again = command(monkeypatch, engine, *arguments, *["--waves"] * waves)

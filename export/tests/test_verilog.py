@@ -240,7 +240,11 @@ SMALL = RnicConfig(
     "config",
     [
         pytest.param(SMALL, id="small"),
-        pytest.param(replace(SMALL, streams=16, transmit=True), id="small that sends"),
+        pytest.param(
+            replace(SMALL, streams=16, transmit=True),
+            id="small that sends",
+            marks=pytest.mark.long,
+        ),
         *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in CONFIGS.items()),
     ],
 )

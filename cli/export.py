@@ -18,6 +18,10 @@ def export(
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Include DDP over SCTP and a port for Ethernet frames.")
     ] = False,
+    transmit: Annotated[
+        bool,
+        typer.Option("--transmit", help="Include sending over MPA, with a port for its FPDUs."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
     """Write the files that other flows need.
@@ -28,7 +32,7 @@ def export(
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """
-    config = RnicConfig(width=width, sctp=sctp)
+    config = RnicConfig(width=width, sctp=sctp, transmit=transmit)
     check_directory(out)
     with writing(out):
         for path in write_files(config, out):

@@ -25,7 +25,7 @@ from litex.gen import ClockSignal, Instance, LiteXModule, ResetSignal, Signal
 from litex.soc.integration.soc import SoCRegion
 from litex.soc.integration.soc_core import SoCMini
 from litex.soc.interconnect.axi import AXIInterface, AXILiteInterface, AXIStreamInterface
-from migen.genlib.io import CRG
+${imports}from migen.genlib.io import CRG
 
 HERE = Path(__file__).resolve().parent
 REGISTERS = 0x3000_0000
@@ -45,7 +45,7 @@ $interfaces
         self.irq = Signal()
         # LiteX's bus has 32 bits of address, and the RNIC 64. Of its writes, $writes
 $addresses
-        self.specials += Instance(
+${reads}        self.specials += Instance(
             "$module",
             i_clk=ClockSignal("sys"),
             i_rst=ResetSignal("sys"),
@@ -91,10 +91,26 @@ if __name__ == "__main__":
 ''')
 
 
+#: The IDs of reads. LiteX's interconnect cuts IDs to one bit, and answers reads in their order.
+_READS = Template("""\
+        # LiteX's interconnect cuts IDs to one bit. On it all reads have ID 0, and are answered in
+        # order, so that their own IDs wait here.
+        self.reads = reads = SyncFIFO([("id", $ids)], 1 << $ids)
+        ${bus}_arvalid, ${bus}_arready = Signal(), Signal()
+        self.comb += [
+            self.$bus.ar.valid.eq(${bus}_arvalid & reads.sink.ready),
+            ${bus}_arready.eq(self.$bus.ar.ready & reads.sink.ready),
+            reads.sink.valid.eq(${bus}_arvalid & self.$bus.ar.ready),
+            reads.source.ready.eq(
+                self.$bus.r.valid & self.$bus.r.ready & self.$bus.r.last),
+        ]
+""")
+
+
 def litex(config: RnicConfig) -> str:
     """Returns ``litex_rnic.py``, which belongs beside ``rnic.v``."""
     all_buses = buses(config)
-    masters = [bus.name for bus in all_buses if bus.kind == "AXI4"]
+    masters = [bus for bus in all_buses if bus.kind == "AXI4"]
     streams = [
         f'("{bus.name}", "{"master" if bus.master else "slave"}")'
         for bus in all_buses
@@ -103,6 +119,7 @@ def litex(config: RnicConfig) -> str:
     return _LITEX.substitute(
         module=MODULE,
         width=config.width,
+        imports="from litex.soc.interconnect.stream import SyncFIFO\n" * config.transmit,
         writes=NOT_BUFFERABLE,
         size=f"{1 << regs.ADDRESS_BITS:#x}",
         interfaces=_indented(2, (f"self.{bus.name} = {_litex_bus(bus)}" for bus in all_buses)),
@@ -110,16 +127,22 @@ def litex(config: RnicConfig) -> str:
             2,
             (
                 line
-                for name in masters
+                for bus in masters
+                for way in _ways(bus)
                 for line in (
-                    f"{name}_address = Signal(64)",
-                    f"self.comb += self.{name}.aw.addr.eq({name}_address)",
+                    f"{bus.name}_{way}addr = Signal(64)",
+                    f"self.comb += self.{bus.name}.{way}.addr.eq({bus.name}_{way}addr)",
                 )
             ),
         ),
+        reads="".join(
+            _READS.substitute(bus=bus.name, ids=bus.ports["ARID"].width)
+            for bus in masters
+            if "ARID" in bus.ports
+        ),
         connections=_indented(3, (line for bus in all_buses for line in _connections(bus))),
         masters=_indented(
-            2, (f'self.bus.add_master("rnic_{name}", rnic.{name})' for name in masters)
+            2, (f'self.bus.add_master("rnic_{bus.name}", rnic.{bus.name})' for bus in masters)
         ),
         streams=f"({', '.join(streams)})",
     )
@@ -133,8 +156,13 @@ def _litex_bus(bus: Bus) -> str:
         widths = (f"{name}_width={width[its]}" for name, its in named.items() if its in width)
         return f"AXIStreamInterface({', '.join(widths)})"
     if bus.kind == "AXI4":
-        return f"AXIInterface(data_width={width['WDATA']}, id_width={width['AWID']})"
+        return f"AXIInterface(data_width={width['WDATA']})"
     return f"AXILiteInterface(data_width={width['WDATA']})"
+
+
+def _ways(bus: Bus) -> list[str]:
+    """Returns the prefixes of the channels with addresses."""
+    return [way for way in ("aw", "ar") if f"{way.upper()}ADDR" in bus.ports]
 
 
 def _connections(bus: Bus) -> Iterator[str]:
@@ -148,8 +176,18 @@ def _connections(bus: Bus) -> Iterator[str]:
         expression = f"self.{bus.name}.{signal}"
         if name.endswith("addr"):
             # The SoC's bus gives the whole address; a slave uses only its own bits.
-            whole = f"{bus.name}_address"
+            whole = f"{bus.name}_{name}"
             expression = whole if bus.master else f"{expression}[:{port.width}]"
+        elif bus.kind == "AXI4" and "ARID" in bus.ports:
+            # The bus has no IDs of this width: see _READS. Writes have no use for theirs.
+            expression = {
+                "arid": "reads.sink.id",
+                "arvalid": f"{bus.name}_arvalid",
+                "arready": f"{bus.name}_arready",
+                "rid": "reads.source.id",
+                "awid": f"Signal({port.width})",
+                "bid": f"Signal({port.width})",
+            }.get(name, expression)
         yield f"{'o' if port.output else 'i'}_{port.name}={expression},"
 
 

@@ -28,8 +28,9 @@ class Port:
 class Bus:
     """A bus interface: ports that share a prefix.
 
-    ``kind`` is ``AXI4Stream``, ``AXI4`` (with its write channels only) or ``AXI4-Lite``. ``ports``
-    maps the standard's names of signals, such as ``TDATA``, to the ports.
+    ``kind`` is ``AXI4Stream``, ``AXI4`` or ``AXI4-Lite``. ``ports`` maps the standard's names of
+    signals, such as ``TDATA``, to the ports. An ``AXI4`` bus has read channels only if the device
+    reads through it; all its IDs have the same width.
     """
 
     name: str
@@ -43,10 +44,11 @@ class Bus:
 NOT_BUFFERABLE = f"AWCACHE is {AWCACHE:#06b}: the response must come from memory itself."
 
 _BUSES = (
-    ("s_axis", "AXI4Stream", False, "MPA FPDUs: tid is the DDP Stream, tuser see the README."),
+    ("s_axis", "AXI4Stream", False, "MPA FPDUs: tid is the DDP Stream, tuser the position."),
     ("s_axis_eth", "AXI4Stream", False, "Ethernet frames without FCS; tuser: damaged."),
     ("m_axis_exc", "AXI4Stream", True, "Packets for the host: FPDUs in error, and other frames."),
-    ("m_axi", "AXI4", True, f"Writes payload into host memory. {NOT_BUFFERABLE}"),
+    ("m_axis", "AXI4Stream", True, "FPDUs to send, one in each packet: tid is the DDP Stream."),
+    ("m_axi", "AXI4", True, f"Reaches host memory for payload. {NOT_BUFFERABLE}"),
     ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),
 )

@@ -42,7 +42,8 @@ def component(config: RnicConfig) -> str:
     files = _add(_add(root, "fileSets"), "fileSet")
     _texts(files, name=_FILES)
     _texts(_add(files, "file"), name=f"{MODULE}.v", fileType="verilogSource")
-    _texts(root, description="Direct Data Placement (RFC 5041), the receive side of an RNIC.")
+    way = "an RNIC that receives and sends" if config.transmit else "the receive side of an RNIC"
+    _texts(root, description=f"Direct Data Placement (RFC 5041), {way}.")
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'

@@ -1,6 +1,7 @@
 // A testbench for rnic.v in plain Verilog. It sends two RDMA Writes and a Send over each LLP of the
-// export, and checks that host memory and the completion ring hold these and nothing else. The last
-// line that it prints is PASS, or the difference.
+// export, and checks that host memory and the completion ring hold these and nothing else. If the
+// export sends, it also has it send a Write and a Send on two streams, and compares the FPDUs. The
+// last line that it prints is PASS, or the difference.
 //
 //   $ iverilog -g2012 -o tb_rnic tb_rnic.v rnic.v && vvp tb_rnic
 //   $ verilator --binary -Wall --top-module tb_rnic rnic.vlt tb_rnic.v rnic.v && obj_dir/Vtb_rnic
@@ -101,7 +102,8 @@ module tb_rnic;
   // -- host memory: placements, and the rings of the completion queues -----------------------------
 
   wire m_axi_awvalid, m_axi_awready, m_axi_wvalid, m_axi_wready, m_axi_wlast;
-  wire m_axi_bvalid, m_axi_bready, m_axi_awid, m_axi_awlock;
+  wire m_axi_bvalid, m_axi_bready, m_axi_awlock;
+  wire [ID_BITS-1:0] m_axi_awid;
   wire [63:0] m_axi_awaddr;
   wire [7:0] m_axi_awlen;
   wire [2:0] m_axi_awsize, m_axi_awprot;
@@ -118,6 +120,72 @@ module tb_rnic;
     .wdata(m_axi_wdata), .wstrb(m_axi_wstrb), .wlast(m_axi_wlast), .wvalid(m_axi_wvalid),
     .wready(m_axi_wready), .bvalid(m_axi_bvalid), .bready(m_axi_bready)
   );
+
+`ifdef RNIC_TRANSMIT
+  wire m_axi_arvalid, m_axi_arlock, m_axi_rready;
+  wire [ID_BITS-1:0] m_axi_arid;
+  wire [63:0] m_axi_araddr;
+  wire [7:0] m_axi_arlen;
+  wire [2:0] m_axi_arsize, m_axi_arprot;
+  wire [1:0] m_axi_arburst;
+  wire [3:0] m_axi_arcache;
+  reg m_axi_arready = 1'b1, m_axi_rvalid = 1'b0, m_axi_rlast = 1'b0;
+  reg [ID_BITS-1:0] m_axi_rid = 0;
+  reg [WIDTH-1:0] m_axi_rdata = 0;
+
+  // The same memory's read channels. Up to two bursts wait, each for READ_LATENCY cycles at least;
+  // of two with different IDs, the younger one is answered first.
+  localparam integer READ_LATENCY = 30;
+  reg [63:0] read_address[0:1];
+  reg [7:0] read_left[0:1];
+  reg [ID_BITS-1:0] read_id[0:1];
+  integer read_wait[0:1];
+  integer reads = 0, which = 0, octet_read;
+  reg answering = 1'b0;
+
+  always @(posedge clk) begin
+    if (reads > 0 && read_wait[0] > 0) read_wait[0] = read_wait[0] - 1;
+    if (reads > 1 && read_wait[1] > 0) read_wait[1] = read_wait[1] - 1;
+    if (m_axi_arvalid && m_axi_arready) begin
+      if (m_axi_arsize != $clog2(OCTETS) || m_axi_arburst != 2'b01
+          || m_axi_araddr[11:0] + (m_axi_arlen + 13'd1) * OCTETS > 13'h1000
+          || m_axi_araddr % OCTETS != 64'd0)
+        fail("burst of a read", 0, {m_axi_arsize, m_axi_arburst, m_axi_arlen, m_axi_araddr});
+      read_address[reads] = m_axi_araddr;
+      read_left[reads] = m_axi_arlen;
+      read_id[reads] = m_axi_arid;
+      read_wait[reads] = READ_LATENCY;
+      reads = reads + 1;
+    end
+    if (!m_axi_rvalid || m_axi_rready) begin
+      if (!answering) begin
+        which = reads == 2 && read_id[0] != read_id[1] ? 1 : 0;
+        answering = reads > 0 && read_wait[which] == 0;
+      end
+      m_axi_rvalid <= answering;
+      if (answering) begin
+        for (octet_read = 0; octet_read < OCTETS; octet_read = octet_read + 1)
+          m_axi_rdata[8*octet_read +: 8]
+            <= placed.octets[read_address[which] - MEMORY + octet_read];
+        m_axi_rid <= read_id[which];
+        m_axi_rlast <= read_left[which] == 8'd0;
+        answering = read_left[which] != 8'd0;
+        read_address[which] = read_address[which] + OCTETS;
+        read_left[which] = read_left[which] - 8'd1;
+        if (!answering) begin
+          reads = reads - 1;
+          if (which == 0) begin
+            read_address[0] = read_address[1];
+            read_left[0] = read_left[1];
+            read_id[0] = read_id[1];
+            read_wait[0] = read_wait[1];
+          end
+        end
+      end
+    end
+    m_axi_arready <= reads < 2;
+  end
+`endif
 
   wire m_axi_cq_awvalid, m_axi_cq_awready, m_axi_cq_wvalid, m_axi_cq_wready, m_axi_cq_wlast;
   wire m_axi_cq_bvalid, m_axi_cq_bready, m_axi_cq_awid, m_axi_cq_awlock;
@@ -183,11 +251,97 @@ module tb_rnic;
 
   reg [8*ENTRY_OCTETS-1:0] complete;  // an expected entry
 
+`ifdef RNIC_TRANSMIT
+  // FPDUs that the device sends: those of each stream in order, with pauses of the receiver.
+  wire [WIDTH-1:0] m_axis_tdata;
+  wire [OCTETS-1:0] m_axis_tkeep;
+  wire m_axis_tlast, m_axis_tvalid;
+  wire [15:0] m_axis_tid;
+  wire [32:0] m_axis_tuser;
+  reg m_axis_tready = 1'b0;
+  reg [7:0] pauses = 8'h5A;
+  wire [WIDTH+OCTETS+50:0] offer =
+    {m_axis_tvalid, m_axis_tlast, m_axis_tid, m_axis_tuser, m_axis_tkeep, m_axis_tdata};
+  reg [WIDTH+OCTETS+50:0] held = 0;  // the beat that was not taken
+  reg [FPDUS-1:0] sent = 0;
+  integer fpdu = 0, fpdu_at = 0, fpdu_octets, index;
+
+  always @(negedge clk) begin
+    pauses = {pauses[6:0], ^(pauses & 8'hB8)};
+    m_axis_tready = pauses[0];
+  end
+
+  always @(posedge clk) begin
+    if (held != 0 && offer !== held) fail("beat of an FPDU that waits", 0, 1);
+    held = m_axis_tvalid && !m_axis_tready ? offer : 0;
+    if (m_axis_tvalid && m_axis_tready) begin
+      if (fpdu_at == 0) begin
+        fpdu = 0;
+        while (fpdu < FPDUS && (sent[fpdu] || FPDU_STREAMS[16*fpdu +: 16] != m_axis_tid))
+          fpdu = fpdu + 1;
+      end
+      if (fpdu == FPDUS) fail("stream of an FPDU", 0, m_axis_tid);
+      else begin
+        fpdu_octets = FPDU_OCTETS[16*fpdu +: 16];
+        check("TID of an FPDU", FPDU_STREAMS[16*fpdu +: 16], m_axis_tid);
+        check("TUSER of an FPDU", {1'b0, FPDU_SEQUENCES[32*fpdu +: 32]}, m_axis_tuser);
+        check("TLAST of an FPDU", fpdu_at + OCTETS >= fpdu_octets, m_axis_tlast);
+        for (index = 0; index < OCTETS; index = index + 1) begin
+          check("TKEEP of an FPDU", fpdu_at + index < fpdu_octets, m_axis_tkeep[index]);
+          if (fpdu_at + index < fpdu_octets)
+            check("octet of an FPDU",
+                  FPDU_TEXT[8*(FPDU_ENDS[16*fpdu +: 16] - fpdu_at - index) +: 8],
+                  m_axis_tdata[8*index +: 8]);
+        end
+        sent[fpdu] = m_axis_tlast;
+      end
+      fpdu_at = m_axis_tlast ? 0 : fpdu_at + OCTETS;
+    end
+  end
+
+  integer sent_completions = 0;
+
+  // Checks the entry of a queue that says that all messages of a stream were sent.
+  task take_sent;
+    begin
+      complete = 0;
+      complete[ENTRY_PHASE] = 1'b1;
+      complete[ENTRY_KIND +: 4] = KIND_SENT;
+      if (entry[ENTRY_STREAM +: 16] == SENDER_1) begin
+        complete[ENTRY_STREAM +: 16] = SENDER_1;
+        complete[ENTRY_TAG +: 32] = SENDER_1_ENTRIES;
+      end else begin
+        complete[ENTRY_STREAM +: 16] = SENDER_2;
+        complete[ENTRY_TAG +: 32] = SENDER_2_ENTRIES;
+      end
+      check("completion of what was sent", complete, entry);
+      for (k = 0; k < FPDUS; k = k + 1)
+        if (FPDU_STREAMS[16*k +: 16] == complete[ENTRY_STREAM +: 16])
+          check("FPDU before its completion", 1, sent[k]);
+      sent_completions = sent_completions + 1;
+    end
+  endtask
+
+  // Writes the entries of a ring to host memory.
+  task write_ring(input [63:0] address, input [8*LONGEST_RING-1:0] entries, input integer length);
+    for (k = 0; k < length; k = k + 1) begin
+      placed.octets[address - MEMORY + k] = entries[8*(LONGEST_RING-1-k) +: 8];
+      expected[address - MEMORY + k] = entries[8*(LONGEST_RING-1-k) +: 8];
+    end
+  endtask
+`endif
+
   task expect_completion(
     input is_tagged, input [15:0] stream, input [31:0] tag, input [31:0] length, input [31:0] cookie
   );
     begin
       next_entry(0);
+`ifdef RNIC_TRANSMIT
+      while (entry[ENTRY_KIND +: 4] == KIND_SENT) begin
+        take_sent;
+        next_entry(0);
+      end
+`endif
       complete = 0;
       complete[ENTRY_PHASE] = 1'b1;
       complete[ENTRY_TAGGED] = is_tagged;
@@ -285,6 +439,17 @@ module tb_rnic;
     end
 
   rnic dut (
+`ifdef RNIC_TRANSMIT
+    .m_axis_tdata(m_axis_tdata), .m_axis_tkeep(m_axis_tkeep), .m_axis_tlast(m_axis_tlast),
+    .m_axis_tid(m_axis_tid), .m_axis_tuser(m_axis_tuser), .m_axis_tvalid(m_axis_tvalid),
+    .m_axis_tready(m_axis_tready),
+    .m_axi_arid(m_axi_arid), .m_axi_araddr(m_axi_araddr), .m_axi_arlen(m_axi_arlen),
+    .m_axi_arsize(m_axi_arsize), .m_axi_arburst(m_axi_arburst), .m_axi_arlock(m_axi_arlock),
+    .m_axi_arcache(m_axi_arcache), .m_axi_arprot(m_axi_arprot), .m_axi_arvalid(m_axi_arvalid),
+    .m_axi_arready(m_axi_arready), .m_axi_rid(m_axi_rid), .m_axi_rdata(m_axi_rdata),
+    .m_axi_rresp(2'b00), .m_axi_rlast(m_axi_rlast), .m_axi_rvalid(m_axi_rvalid),
+    .m_axi_rready(m_axi_rready),
+`endif
 `ifdef RNIC_MPA
     .s_axis_tdata(s_axis_tdata), .s_axis_tkeep(s_axis_tkeep), .s_axis_tlast(s_axis_tlast),
     .s_axis_tid(s_axis_tid), .s_axis_tuser(s_axis_tuser), .s_axis_tvalid(s_axis_tvalid),
@@ -304,7 +469,7 @@ module tb_rnic;
     .m_axi_awcache(m_axi_awcache), .m_axi_awprot(m_axi_awprot), .m_axi_awvalid(m_axi_awvalid),
     .m_axi_awready(m_axi_awready), .m_axi_wdata(m_axi_wdata), .m_axi_wstrb(m_axi_wstrb),
     .m_axi_wlast(m_axi_wlast), .m_axi_wvalid(m_axi_wvalid), .m_axi_wready(m_axi_wready),
-    .m_axi_bid(1'b0), .m_axi_bresp(2'b00), .m_axi_bvalid(m_axi_bvalid),
+    .m_axi_bid({ID_BITS{1'b0}}), .m_axi_bresp(2'b00), .m_axi_bvalid(m_axi_bvalid),
     .m_axi_bready(m_axi_bready),
     .m_axi_cq_awid(m_axi_cq_awid), .m_axi_cq_awaddr(m_axi_cq_awaddr),
     .m_axi_cq_awlen(m_axi_cq_awlen), .m_axi_cq_awsize(m_axi_cq_awsize),
@@ -331,6 +496,10 @@ module tb_rnic;
     s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid, m_axis_exc_tvalid
   };
   always @(posedge clk) if (!rst && (^{control, irq}) === 1'bx) fail("control outputs", 0, control);
+`ifdef RNIC_TRANSMIT
+  wire [2:0] sending = {m_axis_tvalid, m_axi_arvalid, m_axi_rready};
+  always @(posedge clk) if (!rst && ^sending === 1'bx) fail("outputs of sending", 0, sending);
+`endif
 
   // -- the test -----------------------------------------------------------------------------------
 
@@ -380,6 +549,19 @@ module tb_rnic;
 
 `ifdef RNIC_MPA
     // COMMANDS MPA_STREAM
+`ifdef RNIC_TRANSMIT
+    // What the device sends leaves while it receives.
+    expect_register("CAP_SENDS", CAP_SENDS, 1);
+    expect_message(SOURCE, SOURCE_TAG, SOURCE_OCTETS);
+    for (k = 0; k < SOURCE_OCTETS; k = k + 1)
+      placed.octets[SOURCE - MEMORY + k] = octet(SOURCE_TAG, k);
+    write_ring(SENDER_1_RING, SENDER_1_WORK, 64 * SENDER_1_ENTRIES);
+    write_ring(SENDER_2_RING, SENDER_2_WORK, 64 * SENDER_2_ENTRIES);
+    // COMMANDS SOURCE
+    // COMMANDS SENDER_1
+    // COMMANDS SENDER_2
+    // COMMANDS DOORBELLS
+`endif
     send_fpdu(MPA_WRITE_1, MPA_WRITE_1_OCTETS);
     send_fpdu(MPA_WRITE_2, MPA_WRITE_2_OCTETS);
     send_fpdu(MPA_SEND, MPA_SEND_OCTETS);
@@ -412,6 +594,15 @@ module tb_rnic;
     end
     check("packets for the host", 1, exceptions);
     check("reason of the session message", REASON_CONTROL, reason);
+`endif
+
+`ifdef RNIC_TRANSMIT
+    while (sent_completions < 2) begin
+      next_entry(0);
+      take_sent;
+    end
+    expect_register("SENT", SENT, FPDUS);
+    expect_register("SEND_DROPPED", SEND_DROPPED, 32'd0);
 `endif
 
     // Nothing else was placed, and no error was reported.

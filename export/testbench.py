@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ..hdl.spec import commands, regs
 from ..hdl.spec.commands import Wait, Write
@@ -18,12 +19,18 @@ from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
+from ..hdl.spec.send import ENTRY, Flag, Message, Piece
+from ..hdl.spec.send import Kind as SendKind
 from ..hdl.spec.stag import Access
 from ..sim.engines.engine import Ring
+from ..sim.model.ddp import DataSource
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
+from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import MpaSender
 from ..sim.model.sctp import Ppid
+from ..sim.model.send import SendQueue
 from ..sim.replay import load
+from .interface import ports
 from .registers import registers
 
 _TEXT = Path(__file__).with_name("tb_rnic.v")
@@ -47,6 +54,66 @@ _LLPS = {
     "MPA": (1, 0x20, (1, 0xDD), _MEMORY + 0x2005),
     "SCTP": (2, 0x90, (0x300, 0x4F3), _MEMORY + 0x2207),
 }
+# A device that sends reads this region: from an odd address, across a page's end, with Tagged
+# Offsets that carry into the upper half.
+_SOURCE, _SOURCE_OCTETS, _SOURCE_TAG = _MEMORY + 0x2D35, 0x300, 0x40
+_SOURCE_STAG, _SOURCE_TO = 0x00000722, 0x7000_0000_FFFF_FF81
+_MULPDU = 270
+
+
+class _Sender(NamedTuple):
+    """A stream sends this message, with these settings of its sending half.
+
+    ``ring`` is the address of the ring of work requests, ``sequence`` the LLP sequence number of
+    the first octet, and ``msn`` that of the stream's queue 0.
+    """
+
+    stream: int
+    message: Message
+    ring: int
+    sequence: int
+    markers: bool
+    msn: int = 1
+
+    def fpdus(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the sequence number and the octets of each FPDU that the model sends."""
+        memory, source = Memory(), DataSource(_MULPDU)
+        memory.register(
+            Region(stag=_SOURCE_STAG, to=_SOURCE_TO, length=_SOURCE_OCTETS, pd=_DOMAIN),
+            bytearray(_octets(_SOURCE_TAG, _SOURCE_OCTETS)),
+        )
+        source.set_msn(0, self.msn)
+        queue = SendQueue(source, memory, stream=self.stream, pd=_DOMAIN)
+        queue.post(self.message)
+        mpa = MpaSender(markers=self.markers)
+        while (segment := queue.send()) is not None:
+            sequence = self.sequence + mpa.position & 0xFFFFFFFF
+            yield sequence, mpa.send(segment)
+
+
+#: A Write of several segments on a stream that also receives, and a Send on one that only sends.
+#: Sequence numbers wrap.
+_SENDERS = (
+    _Sender(
+        _LLPS["MPA"][0],
+        Message(
+            SendKind.TAGGED, Flag.SIGNALED, stag=0x00C0FFEE, to=0x1_FFFF_FF0D,
+            pieces=(
+                Piece(_SOURCE_STAG, 333, _SOURCE_TO + 1),
+                Piece(_SOURCE_STAG, 401, _SOURCE_TO + 0x15B),
+            ),
+        ),
+        _MEMORY + 0x3C00, 0xFFFFFE70, True,
+    ),
+    _Sender(
+        3,
+        Message(
+            SendKind.UNTAGGED, Flag.SIGNALED | Flag.INLINE, octets=bytes(range(0x80, 0xCB)),
+            rsvdulp=0x43_0000_0000,
+        ),
+        _MEMORY + 0x3D00, 0x00001000, False, 0xFFFFFFFF,
+    ),
+)  # fmt: skip
 
 
 def text(config: RnicConfig) -> str:
@@ -72,9 +139,15 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     """Yields the constants; of registers and fields only those that the text names."""
     packets = dict(_packets(config))
     yield f"localparam WIDTH = {config.width};"
-    for llp, there in (("MPA", config.mpa), ("SCTP", config.sctp)):
+    widths = {port.name: port.width for port in ports(config)}
+    yield f"localparam ID_BITS = {widths['m_axi_awid']};"
+    for part, there in (
+        ("MPA", config.mpa),
+        ("SCTP", config.sctp),
+        ("TRANSMIT", config.transmit),
+    ):
         if there:
-            yield f"`define RNIC_{llp}"
+            yield f"`define RNIC_{part}"
     yield "// Addresses of registers, and values that they are set to."
     for register in registers(config):
         if register.name in words:
@@ -84,11 +157,12 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     yield "// An entry of a completion queue: its octets, and the lowest bit of each field."
     yield f"localparam ENTRY_OCTETS = {OCTETS};"
     for field in FIELDS:
-        # Without SCTP, the text compares the other fields alone.
-        needed = config.sctp or field.name not in ("kind", "status")
+        # The text compares these fields alone only of completions that other devices never write.
+        others = {"kind": config.sctp or config.transmit, "status": config.sctp}
+        needed = others.get(field.name, True)
         if (name := f"ENTRY_{field.name.upper()}") in words and needed:
             yield f"localparam {name} = {8 * field.octet + field.bit};"
-    for kind in (Kind.CHUNK, Kind.CONTROL) * config.sctp:
+    for kind in (Kind.CHUNK, Kind.CONTROL) * config.sctp + (Kind.SENT,) * config.transmit:
         yield f"localparam [3:0] KIND_{kind.name} = 4'd{kind:d};"
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
@@ -109,6 +183,8 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
                 ("BUFFER", buffer),
             ):
                 yield f"localparam [63:0] {llp}_{name} = 64'h{address:016x};"
+    if config.transmit:
+        yield from _sent()
     yield "// Packets, their first octet highest."
     longest = max(map(len, packets.values()))
     yield f"localparam LONGEST = {longest};"
@@ -117,6 +193,42 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
         digits = octets.ljust(longest, b"\0").hex()
         yield f"localparam [8*LONGEST-1:0] {name} ="
         yield f"  {8 * longest}'h{digits};"
+
+
+def _sent() -> Iterator[str]:
+    """Yields the constants for a device that sends."""
+    yield "// The region that the device reads, the work requests of two streams, and their FPDUs."
+    yield f"localparam [63:0] SOURCE = 64'h{_SOURCE:016x};"
+    yield f"localparam SOURCE_OCTETS = {_SOURCE_OCTETS};"
+    yield f"localparam [7:0] SOURCE_TAG = 8'h{_SOURCE_TAG:02x};"
+    work = [sender.message.encode() for sender in _SENDERS]
+    longest = max(map(len, work))
+    yield f"localparam LONGEST_RING = {longest};"
+    for number, (sender, entries) in enumerate(zip(_SENDERS, work, strict=True), 1):
+        name = f"SENDER_{number}"
+        yield f"localparam [15:0] {name} = 16'd{sender.stream};"
+        yield f"localparam [63:0] {name}_RING = 64'h{sender.ring:016x};"
+        yield f"localparam {name}_ENTRIES = {len(entries) // ENTRY};"
+        yield f"localparam [8*LONGEST_RING-1:0] {name}_WORK ="
+        yield f"  {8 * longest}'h{entries.ljust(longest, bytes(1)).hex()};"
+    fpdus = [(sender.stream, *each) for sender in _SENDERS for each in sender.fpdus()]
+    text = b"".join(octets for _, _, octets in fpdus)
+    at, ends = len(text), []
+    for _, _, octets in fpdus:
+        ends.append(at - 1)
+        at -= len(octets)
+    yield f"localparam FPDUS = {len(fpdus)};"
+    yield "// Of each FPDU, the first one lowest; FPDU_ENDS: its first octet's place in FPDU_TEXT."
+    for name, bits, values in (
+        ("STREAMS", 16, [stream for stream, _, _ in fpdus]),
+        ("SEQUENCES", 32, [sequence for _, sequence, _ in fpdus]),
+        ("OCTETS", 16, [len(octets) for _, _, octets in fpdus]),
+        ("ENDS", 16, ends),
+    ):
+        digits = "".join(f"{value:0{bits // 4}x}" for value in reversed(values))
+        yield f"localparam [{bits}*FPDUS-1:0] FPDU_{name} = {bits * len(values)}'h{digits};"
+    yield f"localparam [8*{len(text)}-1:0] FPDU_TEXT ="
+    yield f"  {8 * len(text)}'h{text.hex()};"
 
 
 def _ring(config: RnicConfig) -> Ring:
@@ -169,6 +281,27 @@ def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
         steps["ASSOCIATION"] = commands.set_association(move, first=stream, count=1)
         for function in (Function.FORGET, Function.INITIATE):
             steps[function.name] = commands.tell_session(stream, function, load.TSN - 1)
+    if config.transmit:
+        steps["SOURCE"] = commands.set_stag(
+            _SOURCE_STAG, Access.LOCAL_READ, pd=_DOMAIN, to=_SOURCE_TO, length=_SOURCE_OCTETS,
+            address=_SOURCE,
+        )  # fmt: skip
+        for number, sender in enumerate(_SENDERS, 1):
+            stream = sender.stream
+            steps[f"SENDER_{number}"] = (
+                *(commands.set_stream(stream, pd=_DOMAIN, crc=True) if number > 1 else ()),
+                *commands.set_mulpdu(stream, _MULPDU),
+                *commands.set_sending(
+                    stream, sequence=sender.sequence, crc=True, markers=sender.markers
+                ),
+                *commands.set_sent_msn(stream, 0, sender.msn),
+                *commands.set_send_ring(stream, sender.ring, 2),
+            )
+        steps["DOORBELLS"] = [
+            step
+            for sender in _SENDERS
+            for step in commands.ring_send(sender.stream, len(sender.message.encode()) // ENTRY)
+        ]
     return steps
 
 
@@ -207,4 +340,9 @@ def _segments(llp: str) -> Iterator[bytes]:
         UntaggedHeader(0, 1, 0, last=True),
     ]
     for number, (header, length) in enumerate(zip(headers, _LENGTHS, strict=True)):
-        yield header.encode() + bytes(tag + number + 7 * k & 255 for k in range(length))
+        yield header.encode() + _octets(tag + number, length)
+
+
+def _octets(tag: int, length: int) -> bytes:
+    """Returns the octets that the testbench's function ``octet`` makes."""
+    return bytes(tag + 7 * k & 255 for k in range(length))

@@ -31,7 +31,8 @@ class FlatRnic(wiring.Component):
     stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
     Error Type and Error Code.
 
-    A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory;
+    A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory. AXI4 has
+    one width for all IDs of an interface, so AWID is as wide as ARID, and always 0;
     ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``, and
     ``tuser[32]`` marks an FPDU that was sent before.
 
@@ -58,7 +59,6 @@ class FlatRnic(wiring.Component):
             }
 
         address = {
-            "id": 1,
             "addr": 64,
             "len": 8,
             "size": 3,
@@ -69,7 +69,7 @@ class FlatRnic(wiring.Component):
         }
         frame = {"tdata": width, "tkeep": octets, "tlast": 1}
         axis = {**frame, "tid": 16}
-        ids = exact_log2(2 * config.outstanding)
+        ids = exact_log2(2 * config.outstanding) if config.transmit else 1
         return {
             **{
                 name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
@@ -84,13 +84,13 @@ class FlatRnic(wiring.Component):
             },
             **{
                 name: flow
-                for prefix in ("m_axi_", "m_axi_cq_")
+                for prefix, bits in (("m_axi_", ids), ("m_axi_cq_", 1))
                 for name, flow in {
-                    **channel(f"{prefix}aw", Out, address),
+                    **channel(f"{prefix}aw", Out, {**address, "id": bits}),
                     **channel(
                         f"{prefix}w", Out, {"data": width, "strb": octets, "last": 1}
                     ),
-                    **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
+                    **channel(f"{prefix}b", In, {"id": bits, "resp": 2}),
                 }.items()
             },
             **({

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from ddp_rnic.export import examples
 from ddp_rnic.export.interface import buses, ports
+from ddp_rnic.export.tests.test_verilog import simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
-CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True)]
-IDS = ["mpa", "sctp"]
+SENDS = RnicConfig(transmit=True)
+CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True), SENDS]
+IDS = ["mpa", "sctp", "transmit"]
 
 
 def hollow(config: RnicConfig) -> str:
@@ -62,6 +64,77 @@ def test_the_litex_example_elaborates(config: RnicConfig, tmp_path: Path) -> Non
     for old, new, told in (("[0:0] irq", "[1:0] irq", "irq"), (" clk", " clock", "clk")):
         (tmp_path / "rnic.v").write_text(text.replace(old, new), encoding="utf-8")
         assert any(told in line for line in lint(tmp_path))
+
+
+#: Reads one to eight beats at a time, with a different ID each time.
+_READER = """
+  reg [3:0] asked = 0, answered = 0, beats = 0;
+  assign m_axi_arvalid = !rst && asked < 8;
+  assign m_axi_arid = 37 * asked + 90;
+  assign m_axi_araddr = 64'h4000_0000 + 64 * asked;
+  assign m_axi_arlen = asked;
+  assign m_axi_arsize = 3;
+  assign m_axi_arburst = 1;
+  assign m_axi_rready = 1;
+  wire [6:0] wanted = 37 * answered + 90;
+  always @(posedge clk) begin
+    if (m_axi_arvalid && m_axi_arready) asked <= asked + 1;
+    if (m_axi_rvalid) begin
+      beats <= m_axi_rlast ? 0 : beats + 1;
+      if (m_axi_rid !== wanted) $display("RID %0d, not %0d", m_axi_rid, wanted);
+      if (m_axi_rlast !== (beats == answered)) $display("RLAST in beat %0d", beats);
+      if (m_axi_rlast) answered <= answered + 1;
+      if (m_axi_rlast && answered == 7) begin
+        $display("8 reads");
+        $finish;
+      end
+    end
+  end
+"""
+#: Verilator checks no text here: that of LiteX has many warnings.
+_UNCHECKED = "`verilator_config\n" + "".join(
+    f'lint_off -rule {rule} -file "*"\n'
+    for rule in (
+        "BLKSEQ", "CASEINCOMPLETE", "COMBDLY", "DECLFILENAME", "EOFNEWLINE", "GENUNNAMED",
+        "INITIALDLY", "LATCH", "PINCONNECTEMPTY", "PINMISSING", "PROCASSINIT", "REDEFMACRO",
+        "SYNCASYNCNET", "TIMESCALEMOD", "UNDRIVEN", "UNOPTFLAT", "UNUSEDPARAM", "UNUSEDSIGNAL",
+        "VARHIDDEN", "WIDTHEXPAND", "WIDTHTRUNC",
+    )
+)  # fmt: skip
+_BENCH = """
+module bench;
+  reg clk = 0;
+  always #5 clk = ~clk;
+  rnic_soc soc(.sys_clk(clk), .serial_rx(1'b1));
+  initial begin #20000 $display("too long"); $finish; end
+endmodule
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not importlib.util.find_spec("litex"), reason="LiteX is not installed")
+def test_each_read_of_the_litex_example_is_answered_with_its_own_id(tmp_path: Path) -> None:
+    driven = set(re.findall(r"assign (\w+)", _READER))
+    rest = "".join(
+        f"  assign {port.name} = 0;\n"
+        for port in ports(SENDS)
+        if port.output and port.name not in driven
+    )
+    text = hollow(SENDS).replace("endmodule", rest + _READER + "endmodule")
+    (tmp_path / "rnic.v").write_text(text, encoding="utf-8")
+    (tmp_path / "bench.vlt").write_text(_UNCHECKED, encoding="utf-8")
+    (tmp_path / "bench.v").write_text(_BENCH, encoding="utf-8")
+    example = examples.litex(SENDS)
+    # Check also that LiteX's own ID would not do.
+    for script in (example, example.replace("=reads.source.id,", "=self.m_axi.r.id,")):
+        (tmp_path / "litex_rnic.py").write_text(script, encoding="utf-8")
+        run = subprocess.run(
+            [sys.executable, "litex_rnic.py"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert run.returncode == 0, run.stderr
+        printed = simulate(tmp_path, "bench", "bench.vlt", "bench.v", "rnic_soc.v", "rnic.v")
+        assert (printed == ["8 reads"]) == (script == example), printed
+    assert any(line.startswith("RID") for line in printed)
 
 
 #: Tcl that replaces Vivado: each unknown command is printed, and returns itself.

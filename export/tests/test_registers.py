@@ -13,7 +13,8 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from systemrdl import RDLCompiler
 from systemrdl.node import FieldNode, RegNode
 
-CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
+CONFIGS = [RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True)]
+IDS = ["mpa", "sctp", "transmit"]
 
 
 def expected(config: RnicConfig) -> list[regs.Register]:
@@ -31,7 +32,7 @@ def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:
     return [each for each in top.children() if isinstance(each, RegNode)]
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
 def test_systemrdl_has_the_registers_of_the_map(config: RnicConfig, tmp_path: Path) -> None:
     access = {"r": "ro", "rw": "rw", "w": "wo"}
     found = []
@@ -91,7 +92,7 @@ def compile_header(config: RnicConfig, folder: Path, facts: list[str], *flags: s
     ],
     ids=lambda flags: flags[2],
 )
-@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
 def test_the_header_says_what_the_map_does(
     config: RnicConfig, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -110,11 +111,14 @@ def test_the_header_says_what_the_map_does(
     assert not compile_header(config, tmp_path, ["RNIC_SCRATCH == 0"], *flags)
 
 
-def test_the_header_of_a_device_without_sctp_has_none_of_its_registers(tmp_path: Path) -> None:
+def test_the_header_has_only_registers_of_the_device(tmp_path: Path) -> None:
     sctp_only = ["RNIC_FRAMES == 0x200"]
     flags = ("-x", "c", "-std=c99")
     assert compile_header(CONFIGS[1], tmp_path, sctp_only, *flags)
     assert not compile_header(CONFIGS[0], tmp_path, sctp_only, *flags)
+    doorbell = ["RNIC_SEND_DOORBELL == 0x284"]
+    assert compile_header(CONFIGS[2], tmp_path, doorbell, *flags)
+    assert not compile_header(CONFIGS[0], tmp_path, doorbell, *flags)
 
 
 def test_the_page_of_the_project_is_that_of_its_registers() -> None:

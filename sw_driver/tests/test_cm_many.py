@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import SimTransport
-from ddp_rnic.sw_driver import PD, Access, Context, Device
-from ddp_rnic.sw_driver.cm import ConnectError, ConnectRequest, Listener, Rtr, connect
+from ddp_rnic.sw_driver import PD, Access, Context, Device, StateError
+from ddp_rnic.sw_driver.cm import (
+    ConnectError,
+    ConnectRequest,
+    Disconnected,
+    Endpoint,
+    Listener,
+    Rtr,
+    connect,
+)
 from ddp_rnic.sw_driver.rdmap import Opcode
 from ddp_rnic.sw_driver.transports.memory import Memory
 
@@ -36,6 +44,14 @@ def held(context: Context) -> dict[str, int]:
         "completion queues": len(context.cqs),
         "pieces of memory": sum(isinstance(each, Memory) for each in gc.get_objects()),
     }
+
+
+def post(end: Endpoint, opcode: Opcode, message: Any, **named: Any) -> None:
+    """Posts a request; raises the reason if the other end has ended the connection."""
+    try:
+        end.qp.post_send(opcode, message, **named)
+    except StateError as error:
+        raise end.reason() or Disconnected("before the post") from error
 
 
 class Crowd:
@@ -81,7 +97,7 @@ class Crowd:
                 region.stag.to_bytes(4, "big"), prepare=lambda qp: qp.post_recv(buffer), timeout=5
             ) as server:
                 await server.wait(5)
-                server.qp.post_send(Opcode.SEND, b"answer")
+                post(server, Opcode.SEND, b"answer")
                 if (reason := await server.disconnected(5)) is not None:
                     raise reason
 
@@ -98,9 +114,9 @@ class Crowd:
             prepare=lambda qp: qp.post_recv(bytearray(64)),
         ) as client:  # fmt: skip
             stag = int.from_bytes(client.private_data, "big")
-            client.qp.post_send(Opcode.RDMA_WRITE, bytes(64), stag=stag)
-            client.qp.post_send(Opcode.RDMA_READ, bytearray(64), stag=stag)
-            client.qp.post_send(Opcode.SEND, b"question")
+            post(client, Opcode.RDMA_WRITE, bytes(64), stag=stag)
+            post(client, Opcode.RDMA_READ, bytearray(64), stag=stag)
+            post(client, Opcode.SEND, b"question")
             done = 0
             while done < 4:
                 done += len(await client.wait(5))

@@ -14,7 +14,7 @@ from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, StateError, WcStatus
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
 from ddp_rnic.sw_driver.cm.pump import Pump
-from ddp_rnic.sw_driver.rdmap import Opcode, ReadRequest, wire
+from ddp_rnic.sw_driver.rdmap import Layer, Opcode, ReadRequest, Terminate, wire
 from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -251,6 +251,68 @@ def test_a_read_without_the_right_ends_with_the_terminate_of_the_host(pd: PD, wi
 
     run(test)
     assert wires.compare() > 30_000
+
+
+@pytest.mark.parametrize("revoked", [True, False], ids=["revoked", "bus error"])
+def test_a_message_that_cannot_be_read_ends_the_connection_with_a_terminate(
+    pd: PD, wires: Wire, revoked: bool
+) -> None:
+    """RFC 5040 section 4.8: a Local Catastrophic Error. The messages before have left."""
+    sim = pd.context.transport
+    assert isinstance(sim, SimTransport)
+
+    async def test() -> None:
+        client, server = await pair(pd, {}, markers=True)
+        buffer = bytearray(30_000)
+        server.qp.post_recv(buffer)
+        region = pd.register(bytearray(30_000))
+        client.qp.post_send(Opcode.SEND, octets(30_000, 1), wr_id="sent")
+        client.qp.post_send(Opcode.SEND, region, wr_id="not read")
+        client.qp.post_send(Opcode.SEND, b"behind", wr_id="flushed")
+        (extent,) = region.mapping.memory.extents
+        if revoked:
+            region.revoke()
+        else:
+            sim.fault(range(extent.address + 100, extent.address + 101))
+        done = [(wc.wr_id, wc.status) for wc in await take(client, 3)]
+        assert done == [
+            ("sent", GOOD), ("not read", WcStatus.NOT_READ), ("flushed", WcStatus.FLUSHED)
+        ]  # fmt: skip
+        reasons = await asyncio.gather(client.disconnected(10), server.disconnected(10))
+        for reason, by_peer in zip(reasons, (False, True), strict=True):
+            assert isinstance(reason, Terminated) and reason.by_peer is by_peer
+            assert reason.terminate == Terminate(Layer.RDMA, *wire.LOCAL_CATASTROPHIC)
+        assert "the device could not read a message" in str(reasons[0])
+        assert buffer == octets(30_000, 1)
+        for end in (client, server):
+            await end.disconnect()
+        region.close()
+
+    run(test)
+
+
+def test_a_ring_that_the_bus_refuses_ends_its_connection_alone(pd: PD) -> None:
+    sim = pd.context.transport
+    assert isinstance(sim, SimTransport)
+
+    async def test() -> None:
+        client, server = await pair(pd, {})
+        other, further = await pair(pd, {})
+        assert client.qp.stream.sending is not None
+        (extent,) = client.qp.stream.sending._memory.extents
+        sim.fault(range(extent.address, extent.address + extent.length))
+        further.qp.post_recv(bytearray(5))
+        client.qp.post_send(Opcode.SEND, b"never", wr_id=1)
+        other.qp.post_send(Opcode.SEND, b"hello")
+        await asyncio.gather(take(other, 1), take(further, 1))
+        assert [(wc.wr_id, wc.status) for wc in await take(client, 1)] == [(1, WcStatus.NOT_READ)]
+        assert isinstance(await client.disconnected(10), Terminated)
+        assert await server.disconnected(10) is None  # no Terminate could leave
+        for end in (client, server):
+            await end.disconnect()
+        await finish(other, further)
+
+    run(test)
 
 
 @pytest.mark.parametrize("length", [64, 300_000])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ...hdl.spec import commands, ddp, regs
 from ...hdl.spec.commands import Wait, Write
-from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
+from ...hdl.spec.completion import OCTETS, Completion, Kind, SentStatus, decode, phase
 from ...hdl.spec.config import LIMITS, WIDTHS
 from ...hdl.spec.net import AssociationKey
 from ..base.checks import instance, integer, seconds
@@ -614,6 +614,12 @@ class Context(Closing):
         if completion.kind is Kind.MESSAGE:
             if (stream := self.streams.get(completion.stream)) is not None:
                 stream.complete(completion)
+        elif completion.kind is Kind.SENT:
+            stream = self.streams.get(completion.stream)
+            if stream is not None and stream.sending is not None:
+                self._take_fpdus()  # the messages' FPDUs have left before
+                assert isinstance(completion.status, SentStatus)
+                stream.sending.ended(completion.status, completion.tag)
         elif completion.kind in (Kind.CHUNK, Kind.PACKET):
             if (owner := self.associations.get(completion.cookie >> 16)) is not None:
                 owner.take(completion)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...hdl.spec import commands
-from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
+from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
-from ..base.errors import ResourceExhausted, RnicTimeout, TransportError
+from ..base.errors import RnicTimeout, TransportError
 from ..transports.memory import Steps, finish
 from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
-from .known import KnownStream, StreamState
+from .known import KnownStream
 from .pd import MR, Access
 
 __all__ = ["Part", "SendSettings", "SendingHalf"]
@@ -23,20 +23,24 @@ __all__ = ["Part", "SendSettings", "SendingHalf"]
 #: Base-2 logarithm of the entries of a ring.
 _SIZE = 8
 #: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
-#: reads in a stream's turn at first. Longer ones are read from a region, for which the device needs
-#: further registers and, at the end, a revocation.
+#: reads in a stream's turn at first.
 _INLINE = 32 + 7 * ENTRY
-#: How many messages in the ring may have such a region, so that streams leave STags for others.
-_COPIES = 8
-#: When the messages in the ring have this many octets together, others wait on the host. A
-#: Terminate leaves after those in the ring.
-_AHEAD = 1 << 18
+#: Octets of the region from which longer ones are sent that the caller has in none. Messages that
+#: are longer than the region have one of their own, which costs a revocation. When the messages in
+#: the ring have this many octets together, others wait on the host: a Terminate leaves after those
+#: in the ring.
+_ROOM = 1 << 18
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
 _FIRST = 1
-#: Words between two MPA markers, and of one.
+#: Words from an MPA marker to the next one.
 _SPACING = 512 // 4
+_STATUS = {
+    SentStatus.SUCCESS: WcStatus.SUCCESS,
+    SentStatus.FAILED: WcStatus.NOT_READ,
+    SentStatus.FLUSHED: WcStatus.FLUSHED,
+}
 
 
 class SendSettings(NamedTuple):
@@ -76,16 +80,17 @@ class Part(NamedTuple):
 class _Post:
     """A message that has not ended.
 
-    ``end`` is the index after its entries in the ring, ``copy`` a region of its own with its
-    octets.
+    ``copy`` is a region of its own with its octets, ``end`` the index after its entries in the
+    ring, and ``taken`` the position after its octets in the queue's region.
     """
 
     kind: Kind
     body: bytes | Piece
     fields: dict[str, Any]
     wr_id: Any
-    end: int = 0
     copy: MR | None = None
+    end: int = 0
+    taken: int = 0
 
     @property
     def length(self) -> int:
@@ -116,9 +121,10 @@ class SendingHalf:
         self._producer = self._done = 0
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
-        self._octets = self._copies = 0  # of the messages in the ring
-        self._failed = False
-        self._left = 0  # FPDUs of the oldest message in the ring that have left
+        self._octets = 0  # of the messages in the ring
+        self._region: MR | None = None  # with copies of messages, one after the other
+        self._begin = self._end = 0  # positions of those in the ring
+        self._failed = self._broken = False
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
@@ -126,7 +132,7 @@ class SendingHalf:
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
             *(commands.set_sent_msn(number, qn, _FIRST) for qn in sorted(stream.queues)),
-            commands.set_send_ring(number, extent.address, _SIZE),
+            commands.set_send_ring(number, extent.address, _SIZE, cq=stream.cq.ring.number),
         ):
             context.registers.start(command)
 
@@ -163,10 +169,19 @@ class SendingHalf:
         wr_id
             Any value; the completion contains it.
         """
+        copy = None
         if isinstance(body, Part):
             body = body.piece if body.length else b""
-        self._waiting.append(_Post(kind, body, fields, wr_id))
+        elif isinstance(body, bytes) and len(body) > _ROOM:
+            copy = self._registered(bytearray(body))
+            body = Piece(copy.stag, len(body), 0)
+        elif isinstance(body, bytes) and len(body) > _INLINE and self._region is None:
+            self._region = self._registered(bytearray(_ROOM))
+        self._waiting.append(_Post(kind, body, fields, wr_id, copy))
         self._write()
+
+    def _registered(self, octets: bytearray) -> MR:
+        return self._stream.pd.register(octets, Access.LOCAL_READ)
 
     def _write(self) -> None:
         """Writes messages to the ring as far as there is room, and rings the doorbell."""
@@ -188,32 +203,32 @@ class SendingHalf:
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
-        if self._octets >= _AHEAD:
-            return None
         room = (1 << _SIZE) - (self._producer - self._done)
-        body: bytes | Piece | None = post.body
-        if isinstance(body, bytes):
-            if len(body) <= _INLINE:
-                flags = Flag.SIGNALED | Flag.INLINE
-                entries = Message(post.kind, flags, octets=body, **post.fields).encode()
-                return entries if len(entries) <= room * ENTRY else None
-            body = self._copied(post, body) if room else None
-        if body is None or not room:
+        if not room or self._octets >= _ROOM:
             return None
-        return Message(post.kind, Flag.SIGNALED, (body,), **post.fields).encode()
+        body = post.body
+        if isinstance(body, bytes) and len(body) <= _INLINE:
+            flags = Flag.SIGNALED | Flag.INLINE
+            entries = Message(post.kind, flags, octets=body, **post.fields).encode()
+            return entries if len(entries) <= room * ENTRY else None
+        piece = self._copied(post, body) if isinstance(body, bytes) else body
+        if piece is None:
+            return None
+        return Message(post.kind, Flag.SIGNALED, (piece,), **post.fields).encode()
 
     def _copied(self, post: _Post, octets: bytes) -> Piece | None:
-        """Returns a region of its own for a message's octets; None if there is none now."""
-        if self._copies >= _COPIES:
+        """Copies a message's octets to the region; returns None if there is no room now."""
+        assert self._region is not None
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        start = self._end
+        if start % _ROOM + len(octets) > _ROOM:
+            start += -start % _ROOM
+        if start + len(octets) - self._begin > _ROOM:
             return None
-        try:
-            post.copy = self._stream.pd.register(bytearray(octets), Access.LOCAL_READ)
-        except ResourceExhausted:
-            if not self._posted:
-                raise
-            return None
-        self._copies += 1
-        return Piece(post.copy.stag, len(octets), 0)
+        self._end = post.taken = start + len(octets)
+        self._region.write(octets, start % _ROOM)
+        return Piece(self._region.stag, len(octets), start % _ROOM)
 
     # -- reports of the device --------------------------------------------------------------------
 
@@ -226,32 +241,25 @@ class SendingHalf:
             )
         self._position += len(fpdu)
         self._leave([fpdu])
-        self._count()
 
-    def _count(self) -> None:
-        """Ends a message once all of its FPDUs have left."""
-        post = self._posted[0]
-        header = UNTAGGED_HEADER if post.kind is Kind.UNTAGGED else TAGGED_HEADER
-        length = 0 if post.kind is Kind.READ else post.length
-        self._left += 1
-        if self._left == max(-(-length // (self._mulpdu - header)), 1):
-            self._left = 0
-            self.ended(WcStatus.SUCCESS, post.end)
-
-    def ended(self, status: WcStatus, done: int) -> None:
+    def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
-        self._done += (done - self._done) % (1 << 16)
-        self._failed |= status is WcStatus.NOT_READ
+        count = (done - self._done) % (1 << 16)
+        if status is SentStatus.FAILED:
+            self._failed = True
+            if not count:  # the bus refused a read of the ring, which the device reads no more
+                self._broken, count = True, self._producer - self._done
+        self._done += count
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
             self._octets -= post.length
-            self._copies -= post.copy is not None
-            self._end(post, status)
+            self._begin = post.taken or self._begin
+            self._report(post, _STATUS[status])
         if self._failed and not self._posted:
             self._flush()
         self._write()
 
-    def _end(self, post: _Post, status: WcStatus) -> None:
+    def _report(self, post: _Post, status: WcStatus) -> None:
         if post.copy is not None:
             post.copy.close()
         cq = self._stream.cq
@@ -260,7 +268,7 @@ class SendingHalf:
     def _flush(self) -> None:
         """Ends the messages that wait for the ring."""
         while self._waiting:
-            self._end(self._waiting.popleft(), WcStatus.FLUSHED)
+            self._report(self._waiting.popleft(), WcStatus.FLUSHED)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -269,12 +277,13 @@ class SendingHalf:
         it has left. Other messages are flushed. A stream that was stopped sends nothing more.
         """
         self._flush()
-        if self._stream.state is StreamState.RECEIVING or self._stream.error is not None:
-            finish(self._draining())
-            if self._failed:
-                self._open()
-            self.post(kind, body, **fields)
-            finish(self._draining())
+        finish(self._draining())
+        if self._broken:
+            return
+        if self._failed:
+            self._open()
+        self.post(kind, body, **fields)
+        finish(self._draining())
 
     def _draining(self) -> Steps[None]:
         """Waits in steps until all messages in the ring have ended."""
@@ -294,11 +303,9 @@ class SendingHalf:
         """Frees the ring, in steps, after the device has disabled the stream. Messages that have
         not left are flushed.
         """
-        registers, number = self._context.registers, self._stream.number
-        registers.start((commands.Write("SEND_STREAM", number),))
-        read = commands.Wait("SEND_CONSUMER", 0xFFFF, self._producer % (1 << 16))
-        yield from self._context.waiting(read, "the device does not stop sending: reset it")
-        yield from self._context.settling(self._stream.cq.ring)
         self._failed = True
-        self.ended(WcStatus.FLUSHED, self._producer)
+        yield from self._draining()
+        self._flush()
+        if self._region is not None:
+            self._region.close()
         self._memory.close()

@@ -592,9 +592,10 @@ def test_widths_are_run_in_turn(width: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.exit_code == 0 and not result.stderr
     seed, first, second = result.stdout.splitlines()
     assert re.fullmatch(r"seed \d+", seed)
-    # The last packet may have some segments more than are wanted.
-    assert re.match(rf"{width} bits: agree on [6-9]\d segments, \d+ octets placed, ", first)
-    assert re.match(r"64 bits: agree on [6-9]\d segments, ", second)
+    for line, bits in ((first, width), (second, 64)):
+        found = re.match(rf"{bits} bits: agree on (\d+) segments, \d+ octets placed, ", line)
+        # The last packet may have some segments more than are wanted.
+        assert found and int(found[1]) >= 60, line
 
 
 @pytest.mark.parametrize("arguments", [["--width", 100], ["--waves"], ["--streams", 0]])

@@ -191,7 +191,9 @@ class SentCompletions(wiring.Component):
         ]
         freed = self.host.freed
         with m.If(freed.valid):
-            m.d.sync += [blocked.bit_select(freed.payload, 1).eq(0), left.eq(streams)]
+            m.d.sync += blocked.bit_select(freed.payload, 1).eq(0)
+            with m.If(blocked.bit_select(freed.payload, 1)):
+                m.d.sync += left.eq(streams)
 
         # A name with _k is the value of k cycles ago. The table lacks the step just before.
         op_2 = delayed(m, 2, op, "op")

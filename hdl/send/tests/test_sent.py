@@ -156,7 +156,7 @@ def test_a_queue_without_room_delays_no_other_one(stuck):
         ("~came & ~freed", "1"),
         ("Mux(before_again, last, accounts.data[0])", "accounts.data[0]"),
         ("becomes.listed.eq(now.listed | becomes.owes.any())", "becomes.listed.eq(0)"),
-        ("left.eq(streams)]", "left.eq(2)]"),
+        ("left.eq(streams)", "left.eq(2)"),
         ("found.owes & -found.owes", "found.owes[2] << 2 | (found.owes & 3)"),
     ],
 )

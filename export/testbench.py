@@ -150,7 +150,8 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
             yield f"`define RNIC_{part}"
     yield "// Addresses of registers, and values that they are set to."
     for register in registers(config):
-        if register.name in words:
+        # The text looks at CAP_SENDS only in a device that sends.
+        if register.name in words and (config.transmit or register.name != "CAP_SENDS"):
             yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
     for name, value in _values(config).items():
         yield f"localparam [31:0] {name} = 32'h{value:08x};"

@@ -102,7 +102,7 @@ class CreditAccounts(wiring.Component):
         m.submodules.turns = turns = Store(_Found(), depth=QUEUE)
         m.submodules.size = size = FpduLength()
 
-        # What the stream of a turn has, when the turn is about to begin.
+        # The credit of a turn that is about to begin.
         came, number = Signal(3), delayed(m, 3, self.look.payload, "number")
         left, position = Signal(signed(32)), Signal(_Position())
         found = turns.i.payload

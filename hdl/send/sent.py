@@ -124,7 +124,7 @@ class _Account(data.StructLayout):
 
 
 class SentCompletions(wiring.Component):
-    """Writes the completions of sent messages, as few as say all.
+    """Writes completions of sent messages, each of which may cover many messages.
 
     A completion says which entries of a ring have ended, all with the same status. If others end
     before it is written, it covers them too. So a stream never has more than three completions to

@@ -1,7 +1,7 @@
 """A stream sends no octet beyond the limit that the owner of its LLP has given.
 
-The judge is the LLP sequence number beside each FPDU, which must be the one that the golden model's
-sender of MPA counts.
+The judges are the limit that the host has written, and RFC 5044: an FPDU takes all of its octets of
+the LLP's sequence numbers, markers, PAD and CRC included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.send import Message
 from ddp_rnic.sim.engines.engine import UNSTALLED, Drain, Outcome, Poll, Stalls
-from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sim.replay.tests.test_send_plan import ORDINARY, OTHER, STALLS, Device, piece, write
 
 WRAP = 1 << 32
@@ -38,14 +38,17 @@ def lengths(*, markers: bool, sequence: int, count: int, seed: int) -> list[int]
 
 def sent(outcome: Outcome, sequence: int, *, markers: bool) -> list[tuple[int, int]]:
     """Returns the end of each FPDU of stream 1, from the first sequence number on, and the cycle of
-    its first beat. The numbers and octets must be those of the model's sender.
+    its first beat. Each FPDU begins where the one before it has ended (RFC 5044 section 4), and the
+    golden model's receiver finds it whole there, with its markers and its CRC.
     """
-    sender, ends = MpaSender(crc=True, markers=markers), []
+    receiver, ends, position = MpaReceiver(crc=True, markers=markers), [], 0
     for fpdu in outcome.fpdus:
         if fpdu.stream == 1:
-            assert fpdu.sequence == (sequence + sender.position) % WRAP
-            sender.position += len(fpdu.octets)
-            ends.append((sender.position, fpdu.first))
+            assert fpdu.sequence == (sequence + position) % WRAP
+            (found,) = receiver.receive(fpdu.octets)
+            assert isinstance(found, Fpdu)
+            position += len(fpdu.octets)
+            ends.append((position, fpdu.first))
     return ends
 
 

@@ -37,11 +37,16 @@ class SendState(data.StructLayout):
         marker.
     sequence : 32
         LLP sequence number of the next FPDU's first octet.
+    answered : 16
+        Read Responses that left whole, modulo 2**16.
+    response : 1
+        The segment that could not be read is one of the next Read Response.
     """
 
     def __init__(self):
         super().__init__({
-            "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32})
+            "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32,
+            "answered": 16, "response": 1})
 
 
 class SendSetting(data.StructLayout):
@@ -157,6 +162,9 @@ class Departure(wiring.Component):
             written.llp.eq(state.llp),
             written.after.eq(Mux(leaves, size.then, state.after)),
             written.sequence.eq(state.sequence + Mux(leaves, size.words << 2, 0)),
+            written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
+            written.response.eq(
+                state.response | (state.open & closes & ~fails[1] & known_tag.response)),
             head.length.eq(length[1]),
             head.settings.eq(state.llp),
             head.phase.eq(state.after + 1),

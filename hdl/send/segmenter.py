@@ -48,12 +48,14 @@ class SegmentTag(data.StructLayout):
     ends : 1
         The last segment of a message: ``entries`` (8) of it, ``signaled`` (1) as in
         :class:`~.work.SendMessage`.
+    response : 1
+        The message is a Read Response, and ``entries`` is 0.
     stops : 1
         The message stops, and the segment has no octet.
     """
 
     def __init__(self):
-        super().__init__({"stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1})
+        super().__init__({"stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1})
 
 
 class _Prepared(data.StructLayout):
@@ -122,12 +124,14 @@ class TurnResult(data.StructLayout):
         Octets beyond those of the turn; see :class:`~.scheduler.Scheduler`.
     again : 1
         The stream has more to send, as far as is known.
+    response : 1
+        The messages were Read Responses.
     """
 
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
-            "over": range(QUANTUM), "again": 1})
+            "over": range(QUANTUM), "again": 1, "response": 1})
 
 
 class Preparation(wiring.Component):
@@ -311,10 +315,12 @@ class Cutter(wiring.Component):
             segment.lead.eq(header),
             segment.length.eq(Mux(stops, 0, length)),
             tag.stream.eq(now.stream),
-            tag.entries.eq(now.entries),
+            tag.entries.eq(Mux(now.turn.response, 0, now.entries)),
             tag.signaled.eq(now.signaled),
             tag.ends.eq(sends & ends),
             tag.stops.eq(stops),
+            tag.response.eq(now.turn.response),
+            share.response.eq(now.turn.response),
             share.stream.eq(now.stream),
             share.length.eq(Mux(skips, now.done, Mux(stops, 0, length))),
             share.ends.eq(stops | (sends & ends)),
@@ -440,6 +446,7 @@ class Cutter(wiring.Component):
             ended.eq(leaves & now.last),
             untouched.eq(first),
             before.stream.eq(now.stream),
+            before.response.eq(now.turn.response),
             before.entries.eq(Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
             before.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),

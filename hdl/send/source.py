@@ -64,6 +64,8 @@ class DataSource(wiring.Component):
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
         As in :class:`~.sent.SentCompletions`.
     completions : Out(sent_host(config))
+    slots, requests, answered, next
+        With ``config.responder`` only: those of :class:`~.responses.ResponseRings`.
     bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
     fence : In(1), fencing : Out(1)
@@ -75,7 +77,7 @@ class DataSource(wiring.Component):
         self.config = config
         self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
         self.departure = Departure(config.width, config.streams)
-        self.rings = RingReader(config.width, config.streams)
+        self.rings = RingReader(config.width, config.streams, responder=config.responder)
         self.sent = SentCompletions(config)
         members = {
             **{name: self.segmenter.signature.members[name]
@@ -85,7 +87,8 @@ class DataSource(wiring.Component):
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped")},
-            **{name: self.rings.signature.members[name] for name in ("doorbell", "consumer")},
+            **{name: self.rings.signature.members[name]
+               for name in ("doorbell", "consumer", *self._responses())},
             "ring": self.rings.signature.members["set"],
             "bind": self.sent.signature.members["bind"],
             "completions": self.sent.signature.members["host"],
@@ -98,6 +101,10 @@ class DataSource(wiring.Component):
             "busy": Out(1),
             **members,
         })
+
+    def _responses(self):
+        """Returns the names of the members for Read Responses."""
+        return ("slots", "requests", "answered", "next") if self.config.responder else ()
 
     def elaborate(self, platform):
         m = Module()
@@ -138,6 +145,10 @@ class DataSource(wiring.Component):
             ("ring", rings.set), ("doorbell", rings.doorbell), ("bind", sent.bind),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
+        if self.config.responder:
+            for name in ("slots", "requests", "answered"):
+                wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
+            m.d.comb += self.next.eq(rings.next)
         m.d.comb += [
             check.pd.eq(self.pd),
             check.enable.eq(self.enable),
@@ -164,7 +175,8 @@ class DataSource(wiring.Component):
         counted(m, fpdus, departure.leaves, handed)
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
-            | handover.busy | sent.busy)
+            | handover.busy | sent.busy
+            | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m
 

@@ -156,8 +156,11 @@ class QP(KnownQP):
         try:
             if isinstance(source, SendSettings):
                 self.stream.send_by(source, self._send)
-            for _ in range(ird):
-                self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+            if self.stream.sending is not None and self.context.responds and ird:
+                self.stream.sending.answer_reads(ird)
+            else:
+                for _ in range(ird):
+                    self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
             self._expect(Queue.TERMINATE, Terminate.LONGEST)
         except BaseException:
             self.close()
@@ -521,6 +524,9 @@ class QP(KnownQP):
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
             data = Part(region, start, request.length)
+        if (sending := self.stream.sending) is not None and sending.answers(Queue.READ_REQUEST):
+            # The device has refused the request, but the region is registered now.
+            raise _Refused(wire.UNSPECIFIED, message, octets)
         control = wire.control(Message.READ_RESPONSE)
         self._tagged(request.sink_stag, request.sink_to, data, control, _ANSWER)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...hdl.spec import commands
+from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ..base.errors import RnicTimeout, TransportError
@@ -17,6 +17,7 @@ from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
 from .known import KnownStream
 from .pd import MR, Access
+from .responding import Responder
 
 __all__ = ["Part", "SendSettings", "SendingHalf"]
 
@@ -34,6 +35,8 @@ _ROOM = 1 << 18
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
 _FIRST = 1
+#: The ``wr_id`` of a message that nobody posted, see :meth:`SendingHalf._passing`.
+_NOBODY = object()
 #: Words from an MPA marker to the next one.
 _SPACING = 512 // 4
 _STATUS = {
@@ -125,6 +128,8 @@ class SendingHalf:
         self._region: MR | None = None  # with copies of messages, one after the other
         self._begin = self._end = 0  # positions of those in the ring
         self._failed = self._broken = False
+        #: Answers Read Requests, after :meth:`answer_reads`.
+        self.responder: Responder | None = None
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
@@ -146,6 +151,14 @@ class SendingHalf:
             )
         )  # fmt: skip
         self._failed = False
+
+    def answer_reads(self, ird: int) -> None:
+        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
+        self.responder = Responder(self._stream, ird)
+
+    def answers(self, qn: int) -> bool:
+        """Returns whether the device itself answers the messages of a queue."""
+        return self.responder is not None and qn == self.responder.QN
 
     @property
     def busy(self) -> bool:
@@ -185,21 +198,29 @@ class SendingHalf:
 
     def _write(self) -> None:
         """Writes messages to the ring as far as there is room, and rings the doorbell."""
-        before, view = self._producer, self._memory.view
+        before = self._producer
         while self._waiting and not self._failed:
             post = self._waiting[0]
             if (entries := self._entries(post)) is None:
                 break
-            for at in range(0, len(entries), ENTRY):
-                slot = self._producer % (1 << _SIZE) * ENTRY
-                view[slot : slot + ENTRY] = entries[at : at + ENTRY]
-                self._memory.push(slot, ENTRY)
-                self._producer += 1
-            post.end = self._producer
-            self._octets += post.length
-            self._posted.append(self._waiting.popleft())
+            self._put(self._waiting.popleft(), entries)
         if self._producer != before:
-            self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
+            self._ring()
+
+    def _put(self, post: _Post, entries: bytes) -> None:
+        """Writes a message to the ring, which has room for it."""
+        for at in range(0, len(entries), ENTRY):
+            slot = self._producer % (1 << _SIZE) * ENTRY
+            self._memory.view[slot : slot + ENTRY] = entries[at : at + ENTRY]
+            self._memory.push(slot, ENTRY)
+            self._producer += 1
+        post.end = self._producer
+        self._octets += post.length
+        self._posted.append(post)
+
+    def _ring(self) -> None:
+        """Rings the doorbell."""
+        self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
@@ -247,7 +268,8 @@ class SendingHalf:
         count = (done - self._done) % (1 << 16)
         if status is SentStatus.FAILED:
             self._failed = True
-            if not count:  # the bus refused a read of the ring, which the device reads no more
+            if not count and not self._refuses():
+                # The bus refused a read of the ring, which the device reads no more.
                 self._broken, count = True, self._producer - self._done
         self._done += count
         while self._posted and self._posted[0].end <= self._done:
@@ -259,7 +281,20 @@ class SendingHalf:
             self._flush()
         self._write()
 
+    def _refuses(self) -> bool:
+        """Returns whether a Read Response has failed, and then reports its request."""
+        if self.responder is None:
+            return False
+        registers = self._context.registers
+        registers.start([commands.Write("SEND_STREAM", self._stream.number)])
+        state = regs.BY_NAME["SEND_STATE"].unpack(registers.read("SEND_STATE"))
+        if state["response"]:
+            self.responder.refused(state["answered"])
+        return bool(state["response"])
+
     def _report(self, post: _Post, status: WcStatus) -> None:
+        if post.wr_id is _NOBODY:
+            return
         if post.copy is not None:
             post.copy.close()
         cq = self._stream.cq
@@ -277,10 +312,13 @@ class SendingHalf:
         it has left. Other messages are flushed. A stream that was stopped sends nothing more.
         """
         self._flush()
+        if self.responder is not None:
+            self.responder.stop()
         finish(self._draining())
         if self._broken:
             return
         if self._failed:
+            finish(self._passing())
             self._open()
         self.post(kind, body, **fields)
         finish(self._draining())
@@ -299,13 +337,30 @@ class SendingHalf:
             self._context.look(SERVED)
             yield
 
+    def _passing(self) -> Steps[None]:
+        """Waits in steps until all Read Responses have ended, after the half has failed or the
+        stream was disabled.
+
+        A message that is posted now ends after them, and does not leave.
+        """
+        if self.responder is not None and not self._broken:
+            message = Message(Kind.TAGGED, Flag.SIGNALED | Flag.INLINE)
+            self._put(_Post(Kind.TAGGED, b"", {}, _NOBODY), message.encode())
+            self._ring()
+            yield from self._draining()
+
     def closing(self) -> Steps[None]:
         """Frees the ring, in steps, after the device has disabled the stream. Messages that have
         not left are flushed.
         """
         self._failed = True
+        if self.responder is not None:
+            self.responder.stop()
         yield from self._draining()
+        yield from self._passing()
         self._flush()
+        if self.responder is not None:
+            self.responder.close()
         if self._region is not None:
             self._region.close()
         self._memory.close()

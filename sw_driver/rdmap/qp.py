@@ -390,6 +390,8 @@ class QP(KnownQP):
         """Returns the same octets in pieces, one for each FPDU."""
         with self.context.lock:
             pieces, self._out = self._out, []
+            if (sending := self.stream.sending) is not None:
+                sending.take(sum(map(len, pieces)))
             # A peer that does not take its answers has at most IRD of them here. Where the stream
             # has failed meanwhile, its error is reported next.
             with suppress(StreamError, StateError):
@@ -525,8 +527,8 @@ class QP(KnownQP):
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
             data = Part(region, start, request.length)
         if (sending := self.stream.sending) is not None and sending.answers(Queue.READ_REQUEST):
-            # The device has refused the request, but the region is registered now.
-            raise _Refused(wire.UNSPECIFIED, message, octets)
+            # The region may be read: the bus has refused a read.
+            raise _Refused(wire.LOCAL_CATASTROPHIC, message)
         control = wire.control(Message.READ_RESPONSE)
         self._tagged(request.sink_stag, request.sink_to, data, control, _ANSWER)
 

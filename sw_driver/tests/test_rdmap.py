@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import ddp
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
@@ -37,6 +38,7 @@ from ddp_rnic.sw_driver.prm import connect, session
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
 from ddp_rnic.sw_driver.verbs import context as driver_context
+from ddp_rnic.sw_driver.verbs.sending import SendSettings
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]
@@ -91,14 +93,22 @@ def begin(
     sim: SimTransport, context: Context, *, mulpdu: int = 1440, ird: int = 4, ord: int = 4
 ) -> Bench:
     pd, cq = PD(context), CQ(context)
-    qp = QP(pd, cq, MpaSource(mulpdu, crc=True, markers=False), ird=ird, ord=ord)
+    made_by = SendSettings if sim.config.responder else MpaSource
+    qp = QP(pd, cq, made_by(mulpdu, crc=True, markers=False), ird=ird, ord=ord)
     return Bench(sim, pd, cq, qp, Peer(sim, qp.stream.number), MpaReceiver())
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    with SimTransport() as sim, Device(sim).open() as context:
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    config = RnicConfig()
+    if getattr(request, "param", None) == "device":
+        config = RnicConfig(transmit=True, responder=True)
+    with SimTransport(config) as sim, Device(sim).open() as context:
         yield begin(sim, context)
+
+
+#: Read Requests are answered by the host, or by the device itself.
+by_both = pytest.mark.parametrize("bench", ["host", "device"], indirect=True)
 
 
 def statuses(taken: list[WC]) -> list[tuple[object, WcStatus]]:
@@ -419,6 +429,7 @@ def test_a_read_of_no_octets_has_no_sink(bench: Bench) -> None:
 # --- Read Requests --------------------------------------------------------------------------------
 
 
+@by_both
 @pytest.mark.parametrize("length", [0, 1, 1426, 1427, 10_000])
 def test_a_read_request_is_answered_with_the_octets_of_the_region(
     bench: Bench, length: int
@@ -436,6 +447,7 @@ def test_a_read_request_is_answered_with_the_octets_of_the_region(
             to += len(message)
 
 
+@by_both
 def test_read_requests_are_answered_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
     """Section 5.2.1: "The Remote Peer MUST process the RDMA Read Request Messages in the order they
     were sent"; section 5.5: "the RDMA Read Response Messages MUST be submitted to the DDP layer on
@@ -449,6 +461,7 @@ def test_read_requests_are_answered_in_the_order_in_which_they_were_sent(bench: 
     assert got == [(3, b"d"), (1, b"b"), (2, b"c"), (7, b"h")]
 
 
+@by_both
 def test_a_read_request_waits_for_the_message_before_it(bench: Bench) -> None:
     """Section 5.5: Read Requests "MUST NOT start processing at the Remote Peer until they have been
     Delivered to RDMAP by DDP", thus after all previous messages.
@@ -464,6 +477,7 @@ def test_a_read_request_waits_for_the_message_before_it(bench: Bench) -> None:
     assert [message for _, message in bench.got()] == [b"12345678"]
 
 
+@by_both
 def test_a_read_request_does_not_reach_another_domain(bench: Bench) -> None:
     """Section 8.1.1: "a specific Stream in a specific Protection Domain cannot access an STag in a
     different Protection Domain".
@@ -475,6 +489,7 @@ def test_a_read_request_does_not_reach_another_domain(bench: Bench) -> None:
     assert bench.terminate()[:2] == bytes([0x01, 0])
 
 
+@by_both
 def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     """Section 5.2.1: neither STag nor TO of a Read of no octets is checked."""
     bench.ask(0xDEAD, 5, 0)
@@ -482,6 +497,7 @@ def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
 
 
+@by_both
 def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
     """RFC 5041 section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO
     does not wrap." No octet lies past Tagged Offset 2^64 - 1, with which the region ends."""
@@ -500,6 +516,7 @@ def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
     assert memory == b"123456789!"
 
 
+@by_both
 @pytest.mark.parametrize(
     ("case", "code"),
     [
@@ -531,6 +548,7 @@ def test_a_read_request_that_may_not_be_is_refused(bench: Bench, case: str, code
     assert bench.terminate() == expected
 
 
+@by_both
 def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     """Section 6.1: the Data Sink must not exceed IRD; one more finds no buffer (RFC 5041 7.2)."""
     region = bench.pd.register(bytearray(8), BOTH)
@@ -543,6 +561,7 @@ def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     assert terminate == bytes.fromhex("1202c000002e") + header
 
 
+@by_both
 def test_a_read_request_of_another_length_is_refused(bench: Bench) -> None:
     bench.send(bytes(27), Message.READ_REQUEST, 1)
     bench.settle()

@@ -31,6 +31,8 @@ _INLINE = 32 + 7 * ENTRY
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
 #: in the ring.
 _ROOM = 1 << 18
+#: Octets that the device may send before the owner of the LLP takes them; and all that it has.
+_CREDIT, _ALL = 1 << 18, 1 << 30
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
@@ -104,7 +106,8 @@ class SendingHalf:
     """Sends DDP messages on a stream, in the order of their posts.
 
     Each message has a completion with :attr:`~.cq.Opcode.SENT` in the stream's CQ. Messages that
-    the ring has no room for wait on the host.
+    the ring has no room for wait on the host. The device sends no more than the LLP's owner takes,
+    and some octets ahead: a peer that takes nothing costs no further memory.
 
     Parameters
     ----------
@@ -121,6 +124,7 @@ class SendingHalf:
         self._context = context = stream.pd.context
         self._mulpdu = min(settings.mulpdu, _LONGEST)
         self._position = 0  # of the next FPDU in the LLP stream
+        self._taken = self._limit = 0  # octets that the owner has taken, and that may leave
         self._producer = self._done = 0
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
@@ -133,6 +137,7 @@ class SendingHalf:
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
+        self._allow(_CREDIT)
         self._open()
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
@@ -147,10 +152,21 @@ class SendingHalf:
         self._context.registers.start(
             commands.set_sending(
                 self._stream.number, sequence=self._position % (1 << 32),
-                after=(self._position // 4 - 1) % _SPACING, crc=crc, markers=markers,
+                after=(self._position // 4 - 1) % _SPACING, crc=crc, markers=markers, limited=True,
             )
         )  # fmt: skip
         self._failed = False
+
+    def _allow(self, ahead: int) -> None:
+        """Lets octets leave up to ``ahead`` after those that the owner has taken."""
+        self._limit = self._taken + ahead
+        self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
+
+    def take(self, count: int) -> None:
+        """Notes that the owner has taken ``count`` octets more of those that left."""
+        self._taken += count
+        if self._limit - self._taken < _CREDIT // 2:
+            self._allow(_CREDIT)
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
@@ -314,6 +330,7 @@ class SendingHalf:
         self._flush()
         if self.responder is not None:
             self.responder.stop()
+        self._allow(_ALL)
         finish(self._draining())
         if self._broken:
             return
@@ -356,6 +373,7 @@ class SendingHalf:
         self._failed = True
         if self.responder is not None:
             self.responder.stop()
+        self._allow(_ALL)
         yield from self._draining()
         yield from self._passing()
         self._flush()

@@ -157,7 +157,7 @@ class QP(KnownQP):
             if isinstance(source, SendSettings):
                 self.stream.send_by(source, self._send)
             if self.stream.sending is not None and self.context.responds and ird:
-                self.stream.sending.answer_reads(ird)
+                self.stream.answer_reads(ird)
             else:
                 for _ in range(ird):
                     self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)

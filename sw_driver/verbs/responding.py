@@ -8,6 +8,7 @@ from ...hdl.spec import commands
 from ...hdl.spec.completion import Completion
 from ...hdl.spec.send import ENTRY
 from ..base.errors import ResourceExhausted
+from ..transports.memory import Memory
 from .cq import WC, Opcode, WcStatus
 from .known import KnownStream
 
@@ -53,13 +54,13 @@ class Responder:
                 )
             )  # fmt: skip
         self._buffers = range(buffers, buffers + (1 << self._size))
-        self._ird, self._address = ird, extent.address
+        self.ird, self._address = ird, extent.address
         self._set(open=True)
 
     def _set(self, *, open: bool) -> None:
         self._context.registers.start(
             commands.set_responses(
-                self._stream.number, self._address, self._size, ird=self._ird,
+                self._stream.number, self._address, self._size, ird=self.ird,
                 buffer=self._buffers.start, msn=_FIRST, open=open,
             )
         )  # fmt: skip
@@ -83,6 +84,10 @@ class Responder:
     def _slot(self, msn: int) -> int:
         return msn & (1 << self._size) - 1
 
+    def slot(self, msn: int) -> tuple[Memory, int]:
+        """Returns the memory of the requests, and where that of an MSN begins."""
+        return self._memory, ENTRY * self._slot(msn)
+
     def complete(self, completion: Completion) -> None:
         """Gives a message of the queue to the CQ."""
         self._report(completion.tag, completion.length, completion.rsvdulp)
@@ -94,7 +99,7 @@ class Responder:
         self._report((_FIRST + answered) % (1 << 16), _OCTETS, _RSVDULP)
 
     def _report(self, msn: int, length: int, rsvdulp: int) -> None:
-        at = ENTRY * self._slot(msn)
+        _, at = self.slot(msn)
         self._memory.pull(at, _OCTETS)
         octets = bytes(self._memory.view[at : at + min(length, _OCTETS)])
         self._stream.cq.put(

@@ -293,6 +293,20 @@ class Stream(KnownStream):
             self.sending = SendingHalf(self, settings, leave)
             return self.sending
 
+    def answer_reads(self, ird: int) -> None:
+        """Lets the device answer the peer's RDMA Read Requests (RFC 5040), of which ``ird`` may be
+        outstanding. Its sending half exists, and queue 1 has no buffer.
+        """
+        with self.context.lock:
+            self.check()
+            if self.sending is None or not self.context.responds:
+                raise UnsupportedDevice(
+                    "the device answers no RDMA Reads on this stream: build it with"
+                    " RnicConfig(transmit=True, responder=True), and call send_by() before"
+                )
+            depth = self.context.capabilities.queue
+            self.sending.answer_reads(integer("ird", ird, 1, depth))
+
     # -- reports of the device --------------------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:

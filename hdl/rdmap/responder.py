@@ -125,11 +125,11 @@ class RequestFilter(wiring.Component):
                         & (control[:4] == read_request.OPCODE)
                         & (control[6:] <= read_request.VERSION)),
         ]
-        # 2: a stream that had another message up to three entries ago is not open any more.
+        # 2: a stream that had another message up to two entries ago is not open any more.
         queue2, request2 = delayed(m, 1, queue1, "queue2"), delayed(m, 1, request1, "request2")
         number2 = delayed(m, 2, entry.stream, "number2")[:exact_log2(self.streams)]
-        closes = [Signal(name=f"closes{n}") for n in range(1, 4)]
-        closed = [Signal(range(self.streams), name=f"closed{n}") for n in range(1, 4)]
+        closes = [Signal(name=f"closes{n}") for n in (1, 2)]
+        closed = [Signal(range(self.streams), name=f"closed{n}") for n in (1, 2)]
         here, open2, strays = Signal(), Signal(), Signal()
         m.d.comb += [
             here.eq(coming[1] & queue2),
@@ -193,7 +193,7 @@ class SlotPoster(wiring.Component):
         slots = ResponseSlots(self.config.streams)
         m.submodules.table = table = ForwardedTable(slots, self.config.streams, few=FEW)
         answered, slot = self.i.payload, table.data[0]
-        step, at = Signal(range(4)), Signal(8)
+        step, at, leaves, ends = Signal(range(4)), Signal(8), Signal(), Signal()
         msn, index = Signal(32), Signal(16)
         m.d.comb += [
             table.write.valid.eq(self.set.valid),
@@ -206,10 +206,8 @@ class SlotPoster(wiring.Component):
             m.d.sync += step.eq(0)
         with m.Elif(step != 3):
             m.d.sync += step.eq(step + 1)
-        with m.Elif(self.o.ready):
-            m.d.sync += [step.eq(2), at.eq(at + 1)]
-            with m.If(at == answered.count - 1):
-                m.d.sync += [step.eq(0), at.eq(0)]
+        with m.Elif(leaves):
+            m.d.sync += [step.eq(Mux(ends, 0, 2)), at.eq(Mux(ends, 0, at + 1))]
         with m.If(step == 2):
             m.d.sync += msn.eq(answered.msn + at + slot.ird)
         post = self.o.payload
@@ -217,7 +215,9 @@ class SlotPoster(wiring.Component):
             index.eq(msn & ((1 << slot.size) - 1)),
             # Slots that were closed meanwhile are not posted any more.
             self.o.valid.eq((step == 3) & slot.open),
-            self.i.ready.eq((step == 3) & (self.o.ready | ~slot.open) & (at == answered.count - 1)),
+            leaves.eq((step == 3) & (self.o.ready | ~slot.open)),
+            ends.eq(at == answered.count - 1),
+            self.i.ready.eq(leaves & ends),
             post.stream.eq(answered.stream),
             post.qn.eq(read_request.QN),
             post.msn.eq(msn),

@@ -89,7 +89,9 @@ class Departure(wiring.Component):
         Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
         of a message that failed and has no entry.
     room : In(1)
-        There is room for two of these.
+        There is room for two of these, and of ``closed``.
+    closed : Out(stream.Signature(range(streams), always_ready=True))
+        A stream whose sending half has failed.
     leaves, dropped, ends : Out(1)
         High for one cycle for each segment that leaves, that does not leave, and that ends its
         message or stops it.
@@ -108,6 +110,7 @@ class Departure(wiring.Component):
             "fail": In(stream.Signature(range(streams))),
             "passed": Out(stream.Signature(Passed(streams), always_ready=True)),
             "room": In(1),
+            "closed": Out(stream.Signature(range(streams), always_ready=True)),
             "leaves": Out(1),
             "dropped": Out(1),
             "ends": Out(1),
@@ -193,6 +196,10 @@ class Departure(wiring.Component):
             self.leaves.eq(known & leaves),
             self.dropped.eq(known & ~leaves & ~fails[1] & ~known_tag.stops),
             self.ends.eq(known & (ends | (known_tag.stops & ~fails[1]))),
+        ]
+        m.d.sync += [
+            self.closed.valid.eq(known & state.open & closes),
+            self.closed.payload.eq(known_number),
         ]
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         self._pass(m, packets)

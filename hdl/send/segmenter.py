@@ -99,10 +99,13 @@ class Mulpdu(data.StructLayout):
 
 
 def credit_ports(streams):
-    """Returns the members ``opens`` and ``limits``, with which the host gives credit."""
+    """Returns the members ``opens`` and ``limits``, with which the host gives credit, and
+    ``closes``.
+    """
     return {
         "opens": In(stream.Signature(CreditStart(streams))),
         "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
+        "closes": In(stream.Signature(range(streams), always_ready=True)),
     }
 
 
@@ -217,8 +220,8 @@ class Cutter(wiring.Component):
         To be written at any time, for segments that are cut 3 cycles later or after.
     msns : In(stream.Signature(NextMsn(streams)))
         To be written while no message of the stream is under way.
-    opens, limits, look
-        ``set``, ``limits`` and ``look`` of :class:`~.credit.CreditAccounts`.
+    opens, limits, closes, look
+        ``set``, ``limits``, ``closes`` and ``look`` of :class:`~.credit.CreditAccounts`.
     i : In(stream.Signature(_Prepared(streams)))
     go : In(1)
         There is room for two segments.
@@ -342,7 +345,8 @@ class Cutter(wiring.Component):
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams)
         for name, port in (
-            ("opens", accounts.set), ("limits", accounts.limits), ("look", accounts.look),
+            ("opens", accounts.set), ("limits", accounts.limits), ("closes", accounts.closes),
+            ("look", accounts.look),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         left, markers, limited = Signal(30), Signal(), Signal()
@@ -500,7 +504,7 @@ class Segmenter(wiring.Component):
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, opens, limits, results
+    mulpdus, msns, opens, limits, closes, results
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -551,7 +555,7 @@ class Segmenter(wiring.Component):
         wiring.connect(m, reader.pieces, pieces.i)
         wiring.connect(m, messages.o, preparation.i)
         wiring.connect(m, preparation.o, cutter.i)
-        for name in ("msns", "opens", "limits"):
+        for name in ("msns", "opens", "limits", "closes"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
         wiring.connect(m, wiring.flipped(self.mulpdus), cutter.mulpdus)

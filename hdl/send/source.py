@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
-from ..lib.stream import counted
+from ..lib.stream import Store, counted
 from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
 from .credit import CreditLimit
@@ -119,6 +119,8 @@ class DataSource(wiring.Component):
         m.submodules.framer = framer = Framer(self.config.width)
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
+        m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
+        wiring.connect(m, departure.closed, closed.i)
         self._fetch(m, rings, dma)
         for name in ("wake", "ended"):
             wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
@@ -164,10 +166,15 @@ class DataSource(wiring.Component):
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
-            rings.nudge.valid.eq(self.limits.valid),
-            rings.nudge.payload.eq(self.limits.payload.stream),
+            # A stream that has closed drops all that it has without credit.
+            segmenter.closes.valid.eq(departure.closed.valid),
+            segmenter.closes.payload.eq(departure.closed.payload),
+            rings.nudge.valid.eq(self.limits.valid | closed.o.valid),
+            rings.nudge.payload.eq(
+                Mux(self.limits.valid, self.limits.payload.stream, closed.o.payload)),
             self.limits.ready.eq(rings.nudge.ready),
-            departure.room.eq(handover.half),
+            closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
+            departure.room.eq(handover.half & closed.half),
             handover.handed.eq(handed),
         ]
         messages, fpdus = Signal(8), Signal(8)
@@ -175,7 +182,7 @@ class DataSource(wiring.Component):
         counted(m, fpdus, departure.leaves, handed)
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
-            | handover.busy | sent.busy
+            | handover.busy | sent.busy | closed.o.valid
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m

@@ -38,7 +38,7 @@ from ddp_rnic.sw_driver.prm import connect, session
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
 from ddp_rnic.sw_driver.verbs import context as driver_context
-from ddp_rnic.sw_driver.verbs.sending import SendSettings
+from ddp_rnic.sw_driver.verbs.sending import _CREDIT, SendSettings
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]
@@ -101,14 +101,22 @@ def begin(
 @pytest.fixture
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     config = RnicConfig()
-    if getattr(request, "param", None) == "device":
-        config = RnicConfig(transmit=True, responder=True)
+    if width := getattr(request, "param", 0):
+        config = RnicConfig(width=width, transmit=True, responder=True)
     with SimTransport(config) as sim, Device(sim).open() as context:
         yield begin(sim, context)
 
 
 #: Read Requests are answered by the host, or by the device itself.
-by_both = pytest.mark.parametrize("bench", ["host", "device"], indirect=True)
+by_both = pytest.mark.parametrize(
+    "bench",
+    [pytest.param(0, id="host"), pytest.param(64, id="device"),
+     pytest.param(512, id="device of 512 bits", marks=pytest.mark.long)],
+    indirect=True,
+)  # fmt: skip
+by_device = pytest.mark.parametrize(
+    "bench", [64, pytest.param(512, marks=pytest.mark.long)], indirect=True
+)
 
 
 def statuses(taken: list[WC]) -> list[tuple[object, WcStatus]]:
@@ -574,6 +582,105 @@ def test_a_peer_that_does_not_take_its_answers_gets_no_more_than_ird(bench: Benc
         bench.ask(region.stag, 0, 8)
         bench.settle()
     assert [message[:2] for _, message in bench.got()] == [bytes(2)] * 4 + [b"\x12\x02"]
+
+
+@by_device
+def test_a_peer_that_takes_nothing_gets_no_more_than_the_devices_credit(bench: Bench) -> None:
+    """What it asks for stays in the region, and the slots stay taken: section 6.1."""
+    region = bench.pd.register(bytearray(60_000), BOTH)
+    sending = bench.qp.stream.sending
+    assert sending is not None
+    for _ in range(20):
+        bench.ask(region.stag, 0, 60_000)
+        bench.settle()
+        bench.sim.run(10_000)
+        if bench.qp.state is not QPState.RTS:
+            break
+        assert sending._position <= _CREDIT
+    # Responses that were begun leave before the Terminate.
+    assert bench.qp.state is QPState.ERR
+    assert sending._position <= _CREDIT + 9 * 63_000
+    *_, (header, terminate) = bench.got()
+    assert opcode(header) == Message.TERMINATE and terminate[:2] == b"\x12\x02"
+
+
+@by_device
+@pytest.mark.parametrize("ird", [1, 3, 4, 16, 48])
+def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: int) -> None:
+    """Requests, Writes and Sends of the peer, and messages of this side, all at the same time."""
+    memory = bytearray(random.Random(ird).randbytes(4000))
+    region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
+    bench.qp.close()
+    bench = begin(bench.sim, bench.pd.context, ird=ird)
+    region.revoke()
+    region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
+    target = bench.pd.register(bytearray(100), BOTH)
+    rng, asked, sent, left, got = random.Random(ird), [], [], 0, []
+    for number in range(4 * ird + 30):
+        if left == ird:
+            bench.sim.run(500 * ird)
+            bench.settle()
+            got += bench.got()
+            left = len(asked) - sum(isinstance(header, TaggedHeader) and header.last
+                                    for header, _ in got)
+            assert left < ird
+        length = rng.choice((0, 1, 7, 700, 3000))
+        at = rng.randint(0, len(memory) - length)
+        bench.ask(region.stag, 77 + at, length, sink=number, sink_to=5)
+        asked.append((number, bytes(memory[at : at + length])))
+        left += 1
+        bench.write(target.stag, 3, bytes(rng.randrange(90)))
+        if number % 3 == 0:
+            sent.append(rng.randbytes(rng.choice((0, 10, 2000))))
+            bench.qp.post_send(Opcode.SEND, sent[-1])
+    bench.sim.run(1000 * ird)
+    bench.settle()
+    got += bench.got()
+    answers, sends = {}, {}
+    for header, octets in got:
+        if isinstance(header, TaggedHeader):
+            assert header.to == 5 + len(answers.get(header.stag, b""))
+            answers[header.stag] = answers.get(header.stag, b"") + octets
+        else:
+            sends[header.msn] = sends.get(header.msn, b"") + octets
+    assert [*answers.items()] == asked
+    assert [*sends.values()] == sent
+    assert bench.qp.state is QPState.RTS
+
+
+@by_device
+@pytest.mark.parametrize("bus", [False, True], ids=["revoked", "bus error"])
+def test_a_response_that_cannot_be_read_ends_the_stream_at_a_segment(
+    bench: Bench, bus: bool
+) -> None:
+    """No octet leaves after the region was revoked, and the Terminate comes after a whole segment.
+
+    Section 7.2 has the errors of a request; a read that fails is section 4.8's Local Catastrophic
+    Error.
+    """
+    memory = bytearray(random.Random(1).randbytes(1 << 20))
+    region = bench.pd.register(memory, BOTH)
+    (extent,) = region.mapping.memory.extents
+    if bus:
+        bench.sim.fault(range(extent.address + 200_000, extent.address + 200_001))
+    bench.ask(region.stag, 0, 1 << 20)
+    bench.sim.run(3000)
+    if not bus:
+        region.revoke()
+    got = []
+    for _ in range(300):
+        bench.settle()
+        got += bench.got()
+        if bench.qp.state is not QPState.RTS:
+            break
+    got += bench.got()
+    *answer, (header, terminate) = got
+    assert opcode(header) == Message.TERMINATE
+    assert terminate[:2] == (bytes([0, 0]) if bus else bytes([1, 0]))
+    octets = b"".join(message for _, message in answer)
+    assert octets == memory[: len(octets)] and 0 < len(octets) < 1 << 20
+    if bus:
+        assert len(octets) <= 200_000
 
 
 # --- Sends ----------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ class ResponseEntries(wiring.Component):
 
     A Read Response is a tagged message whose one piece is the source that the request names. Before
     it stands a piece of no octets at the source's last octet: the probe, with which the whole range
-    is checked before any octet leaves. A request whose source or sink passes 2**64 becomes an entry
-    that is not valid.
+    is checked before any octet leaves. A request is made an entry
+    that is not valid if its source or sink passes 2**64.
 
     Latency: 2 cycles. Throughput: one entry per cycle. Reset: empty. Errors: none.
 
@@ -71,7 +71,8 @@ class ResponseEntries(wiring.Component):
         ]
         head = {
             "kind": Mux(beyond, _NONE, Kind.TAGGED), "entries": 1, "length": length,
-            "pieces": Mux(length.any(), 2, 0), "rsvdulp": read_request.VERSION << 6 | read_request.RESPONSE,
+            "pieces": Mux(length.any(), 2, 0),
+            "rsvdulp": read_request.VERSION << 6 | read_request.RESPONSE,
             "stag": request["sink_stag"], "to": request["sink_to"],
         }
         probe = {"stag": request["source_stag"], "length": 0, "to": source[:64]}

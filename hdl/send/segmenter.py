@@ -55,7 +55,8 @@ class SegmentTag(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({"stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1})
+        super().__init__({
+            "stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1})
 
 
 class _Prepared(data.StructLayout):

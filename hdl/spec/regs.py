@@ -639,8 +639,8 @@ REGISTERS = (
         "RESPONSE_HI",
         0x298,
         "rw",
-        "Host address of the slots, upper half. It is a multiple of 64 octets. A slot has 64 octets,"
-        " of which a request takes the first 28.",
+        "Host address of the slots, upper half. It is a multiple of 64 octets, as a slot has, of"
+        " which a request takes the first 28.",
     ),
     Register(
         "RESPONSE_SLOTS",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ def pd(context: Context) -> Iterator[PD]:
         yield pd
         assert not context.streams and not context.cqs and not context.regions
         assert len(context.buffers) == context.capabilities.buffers
+
+
+def _tagged(stag: int, to: int, octets: bytes, control: int, source: MpaSource) -> list[bytes]:
+    return source.tagged(stag, to, octets, rsvdulp=control)
 
 
 class Wire:
@@ -86,13 +91,11 @@ class Wire:
                 for region in half._stream.pd.regions
                 if region.stag == stag and region.access & Access.REMOTE_READ
             ]
-            for answer in answers if sink.length else [b""]:
-                self._responses[half].append(
-                    lambda source: source.tagged(sink.stag, sink.to, answer, rsvdulp=control)
-                )
-            return lambda source: source.untagged(
-                wire.Queue.READ_REQUEST, asks, rsvdulp=rsvdulp
-            )
+            self._responses[half] += [
+                partial(_tagged, sink.stag, sink.to, answer, control)
+                for answer in (answers if sink.length else [b""])
+            ]
+            return lambda source: source.untagged(wire.Queue.READ_REQUEST, asks, rsvdulp=rsvdulp)
         if kind is Kind.TAGGED:
             return lambda source: source.tagged(stag, to, octets, rsvdulp=rsvdulp >> 32)
         return lambda source: source.untagged(qn, octets, rsvdulp=rsvdulp)
@@ -113,7 +116,7 @@ class Wire:
             parsed = StartupFrame.parse(bytes(octets))
             assert parsed is not None
             got = bytes(octets[parsed[1] :])
-            # Of each end it is known what it sent, but not which of the two it is.
+            # The tap does not say which half an end has: it is the one that has to send this.
             (half,) = (
                 half for half, peer in expected.items() if self._expected(half, peer, got) == got
             )

@@ -586,7 +586,7 @@ def test_a_peer_that_does_not_take_its_answers_gets_no_more_than_ird(bench: Benc
 
 @by_device
 def test_a_peer_that_takes_nothing_gets_no_more_than_the_devices_credit(bench: Bench) -> None:
-    """What it asks for stays in the region, and the slots stay taken: section 6.1."""
+    """The octets stay in the region, and the slots stay taken: section 6.1."""
     region = bench.pd.register(bytearray(60_000), BOTH)
     sending = bench.qp.stream.sending
     assert sending is not None
@@ -621,8 +621,9 @@ def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: i
             bench.sim.run(500 * ird)
             bench.settle()
             got += bench.got()
-            left = len(asked) - sum(isinstance(header, TaggedHeader) and header.last
-                                    for header, _ in got)
+            left = len(asked) - sum(
+                isinstance(header, TaggedHeader) and header.last for header, _ in got
+            )
             assert left < ird
         length = rng.choice((0, 1, 7, 700, 3000))
         at = rng.randint(0, len(memory) - length)

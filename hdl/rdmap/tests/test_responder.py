@@ -92,7 +92,7 @@ def test_read_requests_are_taken_out_and_all_else_passes(seed):
 
 
 @pytest.mark.parametrize(("old", "new"), [
-    # A stream that a stray has closed is closed for the entries right behind it, too.
+    # A stream that a stray has closed is closed for the next two entries, too.
     ("zip(closes, closed, strict=True)).any()", "zip(closes[:1], closed[:1], strict=True)).any()"),
     ("zip(closes, closed, strict=True)).any()", "zip(closes[1:], closed[1:], strict=True)).any()"),
     ("(other == number2)", "(other != number2)"),

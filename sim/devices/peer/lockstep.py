@@ -20,8 +20,8 @@ from ....sw_driver.verbs.context import Context
 from ....sw_driver.verbs.pd import MR, Access
 from ....sw_driver.verbs.stream import Stream
 from ...model.ddp import DataSink, TaggedHeader, header_length
-from ...model.header import UntaggedHeader
 from ...model.events import DdpError, Delivered, LlpError, Placed
+from ...model.header import UntaggedHeader
 from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
 from ...model.mpa import Fpdu, MpaReceiver

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.stream import Stage
+from ..lib.stream import Skid
 from ..rdmap import read_request
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 
@@ -180,7 +180,7 @@ class WorkReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Stage(_Judged(self.streams))
+        m.submodules.stage = stage = Skid(_Judged(self.streams))
         m.d.comb += [
             stage.i.valid.eq(self.i.valid),
             self.i.ready.eq(stage.i.ready),

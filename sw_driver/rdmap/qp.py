@@ -526,7 +526,7 @@ class QP(KnownQP):
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
             data = Part(region, start, request.length)
-        if (sending := self.stream.sending) is not None and sending.answers(Queue.READ_REQUEST):
+        if (sending := self.stream.sending) is not None and sending.answering(Queue.READ_REQUEST):
             # The region may be read: the bus has refused a read.
             raise _Refused(wire.LOCAL_CATASTROPHIC, message)
         control = wire.control(Message.READ_RESPONSE)

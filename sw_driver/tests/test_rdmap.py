@@ -615,7 +615,8 @@ def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: i
     region.revoke()
     region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
     target = bench.pd.register(bytearray(100), BOTH)
-    rng, asked, sent, left, got = random.Random(ird), [], [], 0, []
+    rng, left, got = random.Random(ird), 0, list[tuple[Header, bytes]]()
+    asked, sent = list[tuple[int, bytes]](), list[bytes]()
     for number in range(4 * ird + 30):
         if left == ird:
             bench.sim.run(500 * ird)
@@ -637,7 +638,7 @@ def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: i
     bench.sim.run(1000 * ird)
     bench.settle()
     got += bench.got()
-    answers, sends = {}, {}
+    answers, sends = dict[int, bytes](), dict[int, bytes]()
     for header, octets in got:
         if isinstance(header, TaggedHeader):
             assert header.to == 5 + len(answers.get(header.stag, b""))

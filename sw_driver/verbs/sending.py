@@ -172,9 +172,9 @@ class SendingHalf:
         """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
         self.responder = Responder(self._stream, ird)
 
-    def answers(self, qn: int) -> bool:
-        """Returns whether the device itself answers the messages of a queue."""
-        return self.responder is not None and qn == self.responder.QN
+    def answering(self, qn: int) -> Responder | None:
+        """Returns the responder, if the device itself answers the messages of a queue."""
+        return self.responder if qn == Responder.QN else None
 
     @property
     def busy(self) -> bool:

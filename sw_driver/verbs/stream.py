@@ -323,8 +323,8 @@ class Stream(KnownStream):
                     mr=region, rsvdulp=completion.rsvdulp, to=completion.cookie,
                 )
             )  # fmt: skip
-        elif self.sending is not None and self.sending.answers(completion.qn):
-            self.sending.responder.complete(completion)
+        elif self.sending is not None and (responder := self.sending.answering(completion.qn)):
+            responder.complete(completion)
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:
             self._show_buffer(posted, min(completion.length, posted.length))
             self._give_back(posted)

@@ -279,8 +279,8 @@ class _Stream(Stream):
         if isinstance(header, TaggedHeader):
             region = self.context.tags[header.stag]
             return region.mapping.memory.view, header.to - region.to
-        if self.sending is not None and self.sending.answers(header.qn):
-            memory, start = self.sending.responder.slot(header.msn)
+        if self.sending is not None and (responder := self.sending.answering(header.qn)):
+            memory, start = responder.slot(header.msn)
             return memory.view, start + header.mo
         for posted in self._posted.values():
             if (posted.qn, posted.msn) == (header.qn, header.msn):

@@ -227,6 +227,6 @@ def test_what_is_set_and_not_declared_is_reported() -> None:
 
 
 def test_every_sleeper_is_an_instance_of_the_gateware() -> None:
-    text = verilator.verilog(RnicConfig(sctp=True, transmit=True))
+    text = verilator.verilog(RnicConfig(sctp=True, transmit=True, responder=True))
     names = re.findall(r"^module \\rnic\.rnic\.([\w.]+)", text, re.MULTILINE)
     assert set(rewrite._SLEEPERS) <= set(names)

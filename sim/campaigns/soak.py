@@ -1627,8 +1627,11 @@ class _Draw:
     def _scribble(self) -> None:
         """Writes any values to the registers that keep them, without a command."""
         for each in self._there():
-            if each.access == "rw" and each.name not in (*_UNKNOWN, "IRQ_MASK"):
+            if each.access == "rw" and each.name not in _UNKNOWN:
                 value = self._rng.getrandbits(32)
+                if each.name == "IRQ_MASK":  # its masks stay
+                    masks = regs.pack("IRQ_MASK", event=1, completion=1)
+                    value = value & ~masks | self._host.holds(each.name) & masks
                 self._host.carry_out((commands.Write(each.name, value),))
         # A doorbell of a queue that does not exist, while the engine rings none.
         self._host.drain()
@@ -2274,7 +2277,7 @@ class _Draw:
             if not peer.stream.crc:
                 # Other tagged offsets would be placed where a vast region has no memory.
                 for at, _ in self._cut(peer.stream, packet.octets, position):
-                    places.difference_update(range(at + 2, at + _HEADERS))
+                    places.difference_update(range(at + 4, at + _HEADERS))
             octets[rng.choice(sorted(places))] ^= 1 << rng.randrange(8)
         elif kind == 2:
             octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)

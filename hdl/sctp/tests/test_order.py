@@ -283,10 +283,16 @@ def test_what_follows_a_filled_gap_in_the_next_cycles_waits_until_those_before_i
 
 
 @pytest.mark.parametrize(
-    ("give", "finish", "take", "delay"),
-    [(1, 1, 1, 0), (0.7, 0.7, 0.7, 4), *long((1, 1, 1, 9), (1, 0.5, 1, 20), (1, 1, 0.4, 2))],
+    ("window", "give", "finish", "take", "delay"),
+    [
+        (4, 0.7, 0.7, 0.7, 4), (16, 1, 1, 1, 0),
+        *long(
+            (4, 1, 1, 1, 0), (16, 0.7, 0.7, 0.7, 4),
+            *((window, *gaps) for window in (4, 16)
+              for gaps in ((1, 1, 1, 9), (1, 0.5, 1, 20), (1, 1, 0.4, 2))),
+        ),
+    ],
 )
-@pytest.mark.parametrize("window", (4, 16))
 def test_all_leave_in_order_and_once(give, finish, take, delay, window):
     """Items are shuffled, repeated and lost; an OUTSIDE item is sent again, as by a real sender.
     The next item of a stream in the order of arrival is always taken."""

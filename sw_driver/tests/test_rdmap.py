@@ -557,6 +557,15 @@ def test_a_read_request_that_may_not_be_is_refused(bench: Bench, case: str, code
 
 
 @by_both
+def test_no_octet_of_a_read_leaves_whose_end_is_out_of_bounds(bench: Bench) -> None:
+    """Section 7.2: the bounds are checked for the whole request, not only for a segment of it."""
+    region = bench.pd.register(bytearray(4000), BOTH)
+    bench.ask(region.stag, 0, 4001)
+    bench.settle()
+    assert bench.terminate()[:2] == bytes([1, 1])
+
+
+@by_both
 def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     """Section 6.1: the Data Sink must not exceed IRD; one more finds no buffer (RFC 5041 7.2)."""
     region = bench.pd.register(bytearray(8), BOTH)

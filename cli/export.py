@@ -22,6 +22,10 @@ def export(
         bool,
         typer.Option("--transmit", help="Include sending over MPA, with a port for its FPDUs."),
     ] = False,
+    responder: Annotated[
+        bool,
+        typer.Option("--responder", help="With --transmit: include the answers to RDMA Reads."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
     """Write the files that other flows need.
@@ -32,7 +36,7 @@ def export(
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """
-    config = RnicConfig(width=width, sctp=sctp, transmit=transmit)
+    config = RnicConfig(width=width, sctp=sctp, transmit=transmit, responder=responder)
     check_directory(out)
     with writing(out):
         for path in write_files(config, out):

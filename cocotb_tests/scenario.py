@@ -473,7 +473,7 @@ def device_of(width: int) -> RnicConfig:
 
     A simulator of 512 bits takes minutes to build, so the tests of sending use the same one.
     """
-    return RnicConfig(width=width, transmit=width == 512)
+    return RnicConfig(width=width, transmit=width == 512, responder=width == 512)
 
 
 def random_scenario(seed: int, packets: int) -> Scenario:

@@ -24,7 +24,9 @@ _ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
 
 def registers(config: RnicConfig) -> tuple[Register, ...]:
     """Returns the registers of a device with these parameters."""
-    return tuple(regs.registers_of(sctp=config.sctp, transmit=config.transmit))
+    return tuple(
+        regs.registers_of(sctp=config.sctp, transmit=config.transmit, responder=config.responder)
+    )
 
 
 def fields(register: Register) -> tuple[Field, ...]:
@@ -39,8 +41,8 @@ def page(config: RnicConfig) -> str:
         "",
         "The host reaches these registers through `s_axil`. Each has 32 bits; addresses count",
         "octets. Access is ro, rw or wo (a write is a command, a read returns 0). S: only with",
-        "SCTP. T: only in a device that sends. This page is generated; `rnic export` writes one",
-        "for any configuration.",
+        "SCTP. T: only in a device that sends. R: only in one that answers RDMA Reads. This page",
+        "is generated; `rnic export` writes one for any configuration.",
         "",
         "| address | register | access | |",
         "|---|---|---|---|",
@@ -52,7 +54,8 @@ def page(config: RnicConfig) -> str:
             bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
             parts.append(f"{bits} `{field.name}`: {field.doc}")
         text = "<br>".join(parts).replace("|", "\\|")
-        access = register.access + ", S" * register.sctp + ", T" * register.transmit
+        part = "R" if register.responder else "T" if register.transmit else "S"
+        access = register.access + f", {part}" * (register.sctp or register.transmit)
         lines.append(f"| {register.address:#05x} | `{register.name}` | {access} | {text} |")
     return "\n".join([*lines, ""])
 

@@ -551,7 +551,7 @@ module tb_rnic;
     // COMMANDS MPA_STREAM
 `ifdef RNIC_TRANSMIT
     // What the device sends leaves while it receives.
-    expect_register("CAP_SENDS", CAP_SENDS, 1);
+    expect_register("CAP_SENDS", CAP_SENDS, SENDS);
     expect_message(SOURCE, SOURCE_TAG, SOURCE_OCTETS);
     for (k = 0; k < SOURCE_OCTETS; k = k + 1)
       placed.octets[SOURCE - MEMORY + k] = octet(SOURCE_TAG, k);

@@ -249,6 +249,8 @@ def _values(config: RnicConfig) -> dict[str, int]:
         "ARM": regs.pack("CQ_DOORBELL", arm=1),
         "OWNER": config.completion_queues,
     }
+    if config.transmit:
+        values["SENDS"] = regs.pack("CAP_SENDS", messages=1, responses=config.responder)
     if config.sctp:
         values |= {
             "FUNCTION_ACCEPT": Function.ACCEPT,

@@ -20,6 +20,7 @@ from .dma.pages import PAGE_SHIFTS, PageEntry
 from .lib.stream import delayed
 from .lib.table import table_write
 from .mpa.intake import LlpSettings
+from .rdmap.responder import ResponseSlots
 from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
 from .send.credit import CreditLimit, CreditStart
@@ -89,6 +90,8 @@ def send_control(config):
         "dropped": In(1),
         "fence": Out(1),
         "fencing": In(1),
+        **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32)}
+           if config.responder else {}),
     })
 
 
@@ -165,7 +168,7 @@ class Control(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.registers = registers = Registers(
-            sctp=self.config.sctp, transmit=self.config.transmit)
+            sctp=self.config.sctp, transmit=self.config.transmit, responder=self.config.responder)
         wiring.connect(m, wiring.flipped(self.bus), registers.bus)
         revoking = self._revoke(m, registers)
         uncleared = self._set_up(m, registers)
@@ -419,6 +422,7 @@ class Control(wiring.Component):
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
             (registers.send_rings, "doorbell", self._known(doorbell[16:])),
+            *([(registers.response_commit, "slots", known)] if self.config.responder else []),
         ):
             port = getattr(send, name)
             with m.If(command):
@@ -426,7 +430,7 @@ class Control(wiring.Component):
             with m.Elif(port.ready):
                 m.d.sync += port.valid.eq(0)
         m.d.comb += [
-            registers.cap_sends.eq(1),
+            registers.cap_sends.eq(3 if self.config.responder else 1),
             send.set.payload.stream.eq(number),
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
@@ -455,8 +459,21 @@ class Control(wiring.Component):
             send.msns.payload.qn.eq(registers.send_qn),
             send.msns.payload.msn.eq(registers.send_msn),
             send.look.eq(number),
-            registers.send_state.eq(Cat(found.open, found.failed)),
+            registers.send_state.eq(
+                Cat(found.open, found.failed, found.response, C(0, 13), found.answered)),
         ]
+        if self.config.responder:
+            slots, ring = send.slots.payload, registers.response_slots
+            m.d.comb += [
+                slots.stream.eq(number),
+                slots.base.eq(self._address(registers, "response") >> 6),
+                slots.size.eq(ring),
+                slots.open.eq(ring[8]),
+                slots.ird.eq(ring[16:]),
+                slots.buffer.eq(registers.response_buffer),
+                slots.msn.eq(registers.response_msn),
+                registers.response_next.eq(send.next),
+            ]
         for name, event in (("sent", send.sent), ("send_dropped", send.dropped)):
             counter = Signal(32, name=name)
             m.d.sync += counter.eq(counter + delayed(m, 1, event, f"{name}_event"))

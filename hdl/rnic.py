@@ -13,6 +13,12 @@ With ``RnicConfig.transmit``, work requests leave as FPDUs::
     RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
     ▲ m_axi                              ▲ m_axi       └► Delivery ─ m_axi_cq
 
+With ``RnicConfig.responder``, Read Requests among the delivered messages become Read Responses::
+
+    Delivery ┬ RequestFilter ─ requests ─► DataSource ─ SlotPoster ─ buffers ─► UntaggedCheck
+             ▲       └ other messages ┐
+             └────────────────────────┘
+
 Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
 
     s_axis_eth ─ SctpReceiver ┬ Store ─► packet buffer ─► PlacementDma
@@ -50,6 +56,7 @@ from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
 from .mpa.walker import MpaWalker
+from .rdmap.responder import PostsJoin, RequestFilter, SlotPoster
 from .sctp.admission import Admission
 from .sctp.receiver import SctpReceiver
 from .sctp.reports import Reports
@@ -129,6 +136,8 @@ class Rnic(wiring.Component):
         self._control(m)
         if self.config.transmit:
             self._send(m)
+        if self.config.responder:
+            self._respond(m)
         self._idle(m)
         return m
 
@@ -329,14 +338,15 @@ class Rnic(wiring.Component):
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.pages, m.submodules.pages.write)
         wiring.connect(m, control.queue, untagged.state)
-        wiring.connect(m, control.post, untagged.post)
+        if not self.config.responder:
+            wiring.connect(m, control.post, untagged.post)
         wiring.connect(m, control.clear, commit.clear)
         wiring.connect(m, commit.events, control.events)
         wiring.connect(m, control.queues, delivery.host)
         m.d.comb += [
             stags.index[1].eq(control.stag_index),
             control.stag_entry.eq(stags.entry[1]),
-            commit.hold.eq(control.hold),
+            *([] if self.config.responder else [commit.hold.eq(control.hold)]),
             control.held.eq(commit.held),
             control.cleared.eq(commit.cleared.valid),
             control.retired.eq(delivery.retired),
@@ -389,6 +399,33 @@ class Rnic(wiring.Component):
             control.send.fencing.eq(source.fencing),
         ]
 
+    def _respond(self, m):
+        """Adds the answers to Read Requests: from delivered messages to buffers for later ones."""
+        config, control = self.config, m.submodules.control
+        delivery, source = m.submodules.delivery, m.submodules.source
+        m.submodules.requests = requests = RequestFilter(config.streams)
+        m.submodules.poster = poster = SlotPoster(config)
+        m.submodules.posts = posts = PostsJoin(config)
+        wiring.connect(m, delivery.messages, requests.i)
+        wiring.connect(m, requests.o, delivery.completions)
+        wiring.connect(m, requests.requests, source.requests)
+        wiring.connect(m, source.answered, poster.i)
+        wiring.connect(m, poster.o, posts.slots)
+        wiring.connect(m, control.post, posts.host)
+        wiring.connect(m, posts.o, m.submodules.untagged.post)
+        # The three blocks take the slots in the same cycle.
+        slots = control.send.slots
+        m.d.comb += [
+            slots.ready.eq(requests.set.ready & source.slots.ready),
+            requests.set.valid.eq(slots.valid & source.slots.ready),
+            source.slots.valid.eq(slots.valid & requests.set.ready),
+            poster.set.valid.eq(slots.valid & slots.ready),
+            *(port.payload.eq(slots.payload) for port in (requests.set, source.slots, poster.set)),
+            control.send.next.eq(source.next),
+            posts.hold.eq(control.hold),
+            m.submodules.commit.hold.eq(control.hold & posts.settled),
+        ]
+
     def _idle(self, m):
         """Reports to the registers whether any data is still under way."""
         config, control = self.config, m.submodules.control
@@ -407,6 +444,9 @@ class Rnic(wiring.Component):
         recording = m.submodules.records.busy if config.mpa else C(0)
         if config.transmit:
             receiving = receiving | m.submodules.source.busy
+        if config.responder:
+            receiving = (receiving | m.submodules.requests.busy | m.submodules.poster.busy
+                         | m.submodules.posts.busy)
         busy = Signal()
         m.d.sync += [
             busy.eq(receiving | commit.busy | delayed(m, 1, Cat(

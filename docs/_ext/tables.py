@@ -57,7 +57,8 @@ def registers(source: str) -> Iterator[str]:
         # A board has registers of its own, which each of them has.
         access = each.access
         if module_name.endswith("regs"):
-            access += ", SCTP" * each.sctp + ", sends" * each.transmit
+            sends = "answers" if each.responder else "sends"
+            access += ", SCTP" * each.sctp + f", {sends}" * each.transmit
         yield f"| `{each.address:#05x}` | {shown} | {access} | {cell(each.doc)} |"
     for each in found:
         if not each.fields:

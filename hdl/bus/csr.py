@@ -21,8 +21,8 @@ class Registers(wiring.Component):
 
     Parameters
     ----------
-    sctp, transmit : bool
-        True adds the registers of SCTP, or of a device that sends.
+    sctp, transmit, responder : bool
+        True adds the registers of SCTP, of a device that sends, or of one that answers RDMA Reads.
 
     Members
     -------
@@ -39,8 +39,8 @@ class Registers(wiring.Component):
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
-    def __init__(self, *, sctp=False, transmit=False):
-        self.registers = regs.registers_of(sctp=sctp, transmit=transmit)
+    def __init__(self, *, sctp=False, transmit=False, responder=False):
+        self.registers = regs.registers_of(sctp=sctp, transmit=transmit, responder=responder)
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
             "rings": Out(1), **({"send_rings": Out(1)} if transmit else {})}

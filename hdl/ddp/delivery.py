@@ -8,7 +8,7 @@ from ..bus.axi import AxiWrite
 from ..dma.burst import Done
 from ..lib.blockram import BlockRam
 from ..lib.stream import Backlog, Skid, Stage, Store
-from .entry import MESSAGE, of_message
+from .entry import MESSAGE, CompletionEntry, of_message
 from .item import Ticket, Verdict
 from .precedence import Found, Ordered, Precedence
 from .queues import CompletionQueues, sent_host
@@ -246,6 +246,9 @@ class Delivery(wiring.Component):
     bus : Out(AxiWrite(width))
     host, delivered, taken, owner_room, sent
         Those of :class:`~.queues.CompletionQueues`.
+    messages : Out(stream.Signature(CompletionEntry()))
+    completions : In(stream.Signature(CompletionEntry()))
+        With ``config.responder`` only: the delivered messages, and those of them that complete.
     due : Out(stream.Signature(Record.kept(config)))
         With ``unordered`` only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
@@ -273,6 +276,10 @@ class Delivery(wiring.Component):
             "delivered": Out(1),
             "busy": Out(1),
             **({
+                "messages": Out(stream.Signature(CompletionEntry())),
+                "completions": In(stream.Signature(CompletionEntry())),
+            } if config.responder else {}),
+            **({
                 "due": Out(stream.Signature(self.kept)),
                 "entries": In(stream.Signature(Ordered())),
             } if unordered else {}),
@@ -299,7 +306,11 @@ class Delivery(wiring.Component):
         wiring.connect(m, wiring.flipped(self.done), due.done)
         wiring.connect(m, wiring.flipped(self.clear), due.clear)
         wiring.connect(m, late.o, wiring.flipped(self.failed))
-        wiring.connect(m, precedence.o, queues.i)
+        if config.responder:
+            wiring.connect(m, precedence.o, wiring.flipped(self.messages))
+            wiring.connect(m, wiring.flipped(self.completions), queues.i)
+        else:
+            wiring.connect(m, precedence.o, queues.i)
         wiring.connect(m, due.o, failures.i)
         wiring.connect(m, queues.bus, wiring.flipped(self.bus))
         wiring.connect(m, wiring.flipped(self.host), queues.host)

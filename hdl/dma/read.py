@@ -490,8 +490,9 @@ class ReadDma(wiring.Component):
     Latency: 8 cycles from a piece to ``bus.ar``, ``LATENCY`` from the last beat to the packet's
     first one.
     Throughput: one beat per cycle on the bus and at the output: a segment takes as many cycles as
-    its bursts have beats, or the packet, whichever is more. Reset: empty; not while a read is
-    outstanding on the bus. Segments are taken ``reads`` cycles later. Errors: ``heads``.
+    its bursts have beats, or the packet, whichever is more, but two at least. Reset: empty; not
+    while a read is outstanding on the bus. Segments are taken ``reads`` cycles later. Errors:
+    ``heads``.
 
     Parameters
     ----------
@@ -524,7 +525,7 @@ class ReadDma(wiring.Component):
     fence : In(1), fencing : Out(1)
     """
 
-    LATENCY = 14
+    LATENCY = 15
 
     def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
         self.shape = Shape(

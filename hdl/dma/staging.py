@@ -246,8 +246,8 @@ class Staging(wiring.Component):
     Segments leave in order, as packets of the header and the octets that were read. A segment that
     was refused, or for which the bus answered with an error, leaves without a packet.
 
-    Latency: 6 cycles from the last ``answered`` to a segment's first beat. Throughput: one beat per
-    cycle, without a gap between segments. Reset: empty. Errors: none.
+    Latency: 7 cycles from the last ``answered`` to a segment's first beat. Throughput: one beat per
+    cycle, without a gap between segments of two beats or more. Reset: empty. Errors: none.
 
     Members
     -------
@@ -328,14 +328,19 @@ class Staging(wiring.Component):
         m.submodules.credits = credits = Credits(2 * QUEUE)
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         wiring.connect(m, beats.o, wiring.flipped(self.o))
-        goes = Signal()
+        # A segment that is whole stays so: it leaves in the cycle after that was seen.
+        known, known_failed, goes = Signal(), Signal(), Signal()
+        m.d.sync += [
+            known.eq(held.valid & ended.valid & whole & ~goes),
+            known_failed.eq(failed),
+        ]
         m.d.comb += [
-            goes.eq(held.valid & ended.valid & whole & queue.half),
+            goes.eq(known & queue.half),
             held.ready.eq(goes),
             ended.ready.eq(goes),
             queue.i.valid.eq(goes),
             queue.i.payload.held.eq(held.payload.held),
-            queue.i.payload.failed.eq(failed),
+            queue.i.payload.failed.eq(known_failed),
             queue.i.payload.refused.eq(ended.payload.refused),
         ]
 

@@ -32,7 +32,8 @@ class PartCheck(wiring.Component):
     """Looks up the STag of each part, and says where its octets are.
 
     The stream must be enabled. The STag must be valid for the stream and have the right of local
-    reads, and the part must lie within its bounds (RFC 5041 sections 7.1 and 8.2, which
+    reads, or in a Read Response of remote reads (RFC 5040 section 5.2.1), and the part must lie
+    within its bounds (RFC 5041 sections 7.1 and 8.2, which
     :class:`~..ddp.tagged.TaggedCheck` applies). A part that fails is refused and ends its segment;
     the segment's other parts are dropped. Octets inline need no STag.
 
@@ -124,12 +125,16 @@ class PartCheck(wiring.Component):
             header.version.eq(1),
             header.stag.eq(looked.stag),
             header.to.eq(looked.to),
-            header.length.eq(looked.length),
+            header.length.eq(Mux(looked.probe, 1, looked.length)),
             rights.stream.eq(looked.stream),
             rights.pd.eq(self.pd),
             rights.enable.eq(self.enable),
             self.index.eq(check.index),
             check.entry.eq(self.entry),
+            # The entry comes two cycles after the look-up of the STag, which takes two cycles.
+            check.entry.local_read.eq(Mux(
+                delayed(m, 2 + LOOKUP, looked.response, "response"),
+                self.entry.remote_read, self.entry.local_read)),
         ]
         m.d.sync += coming.eq(Cat(takes, coming))
 

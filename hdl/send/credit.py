@@ -49,18 +49,21 @@ class _Position(data.StructLayout):
 
 
 class _Found(data.StructLayout):
-    """The credit of a turn, in ``words`` (30), and the ``position`` at which it begins."""
+    """The credit of a turn, in ``words`` (30), and the ``position`` at which it begins.
+
+    ``free`` (1): the stream has closed, and needs no credit.
+    """
 
     def __init__(self):
-        super().__init__({"stream": 12, "words": 30, "position": _Position()})
+        super().__init__({"stream": 12, "words": 30, "position": _Position(), "free": 1})
 
 
 class CreditAccounts(wiring.Component):
     """Says in each turn how much credit its stream has, and counts the segments of the turn.
 
     The position of a stream runs ahead of the one in :class:`~.departure.Departure` by the segments
-    that were cut and have not left. A segment that does not leave closes its stream, and with it
-    this account.
+    that were cut and have not left. A segment that does not leave closes its stream. From then on
+    until it is opened again, the stream needs no credit, because nothing of it leaves.
 
     Latency: 4 cycles from ``look`` to ``there``; 5 from ``ends`` to a look-up that sees the turn's
     segments. Throughput: a turn every 2 cycles, a segment per cycle. Reset: no turn; accounts stay.
@@ -75,6 +78,8 @@ class CreditAccounts(wiring.Component):
     set : In(stream.Signature(CreditStart(streams)))
         While no segment of the stream is under way.
     limits : In(stream.Signature(CreditLimit(streams), always_ready=True))
+    closes : In(stream.Signature(range(streams), always_ready=True))
+        The stream has closed.
     look : In(stream.Signature(range(streams), always_ready=True))
         The stream of a turn that is about to begin; at most 16 of them.
     there : Out(1)
@@ -90,6 +95,7 @@ class CreditAccounts(wiring.Component):
         super().__init__({
             "set": In(stream.Signature(CreditStart(streams))),
             "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
+            "closes": In(stream.Signature(range(streams), always_ready=True)),
             "look": In(stream.Signature(range(streams), always_ready=True)),
             "there": Out(1), "words": Out(30), "limited": Out(1), "markers": Out(1),
             "begins": In(1), "cuts": In(1), "octets": In(17), "ends": In(1),
@@ -99,20 +105,23 @@ class CreditAccounts(wiring.Component):
         m = Module()
         m.submodules.positions = positions = ForwardedTable(_Position(), self.streams, few=FEW)
         m.submodules.limits_ = limits = ForwardedTable(32, self.streams, few=FEW)
+        m.submodules.closed = closed = ForwardedTable(1, self.streams, few=FEW)
         m.submodules.turns = turns = Store(_Found(), depth=QUEUE)
         m.submodules.size = size = FpduLength()
 
         # The credit of a turn that is about to begin.
         came, number = Signal(3), delayed(m, 3, self.look.payload, "number")
-        left, position = Signal(signed(32)), Signal(_Position())
+        left, position, free = Signal(signed(32)), Signal(_Position()), Signal()
         found = turns.i.payload
         m.d.sync += [
             came.eq(Cat(self.look.valid, came)),
             left.eq(limits.data[0] - positions.data[0].sequence),
             position.eq(positions.data[0]),
+            free.eq(closed.data[0]),
         ]
         m.d.comb += [
             positions.address[0].eq(self.look.payload),
+            closed.address[0].eq(self.look.payload),
             limits.address[0].eq(self.look.payload),
             limits.write.valid.eq(self.limits.valid),
             limits.write.payload.address.eq(self.limits.payload.stream),
@@ -121,9 +130,10 @@ class CreditAccounts(wiring.Component):
             found.stream.eq(number),
             found.words.eq(Mux(left[-1], 0, left[2:])),
             found.position.eq(position),
+            found.free.eq(free),
             self.there.eq(turns.o.valid),
             self.words.eq(turns.o.payload.words),
-            self.limited.eq(turns.o.payload.position.limited),
+            self.limited.eq(turns.o.payload.position.limited & ~turns.o.payload.free),
             self.markers.eq(turns.o.payload.position.markers),
             turns.o.ready.eq(self.begins),
             size.octets.eq(self.octets),
@@ -151,7 +161,11 @@ class CreditAccounts(wiring.Component):
         m.d.sync += [running.eq(now), running.position.eq(becomes), saved.eq(ends)]
         written = positions.write.payload
         m.d.comb += [
-            self.set.ready.eq(~saved),
+            self.set.ready.eq(~saved & ~self.closes.valid),
+            closed.write.valid.eq(self.closes.valid | (self.set.valid & ~saved)),
+            closed.write.payload.address.eq(
+                Mux(self.closes.valid, self.closes.payload, opens.stream)),
+            closed.write.payload.data.eq(self.closes.valid),
             positions.write.valid.eq(saved | self.set.valid),
             written.address.eq(Mux(saved, running.stream, opens.stream)),
             written.data.sequence.eq(Mux(saved, running.position.sequence, opens.sequence)),

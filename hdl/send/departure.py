@@ -37,11 +37,16 @@ class SendState(data.StructLayout):
         marker.
     sequence : 32
         LLP sequence number of the next FPDU's first octet.
+    answered : 16
+        Read Responses that left whole, modulo 2**16.
+    response : 1
+        The segment that could not be read is one of the next Read Response.
     """
 
     def __init__(self):
         super().__init__({
-            "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32})
+            "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32,
+            "answered": 16, "response": 1})
 
 
 class SendSetting(data.StructLayout):
@@ -84,7 +89,9 @@ class Departure(wiring.Component):
         Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
         of a message that failed and has no entry.
     room : In(1)
-        There is room for two of these.
+        There is room for two of these, and of ``closed``.
+    closed : Out(stream.Signature(range(streams), always_ready=True))
+        A stream whose sending half has failed.
     leaves, dropped, ends : Out(1)
         High for one cycle for each segment that leaves, that does not leave, and that ends its
         message or stops it.
@@ -103,6 +110,7 @@ class Departure(wiring.Component):
             "fail": In(stream.Signature(range(streams))),
             "passed": Out(stream.Signature(Passed(streams), always_ready=True)),
             "room": In(1),
+            "closed": Out(stream.Signature(range(streams), always_ready=True)),
             "leaves": Out(1),
             "dropped": Out(1),
             "ends": Out(1),
@@ -157,6 +165,9 @@ class Departure(wiring.Component):
             written.llp.eq(state.llp),
             written.after.eq(Mux(leaves, size.then, state.after)),
             written.sequence.eq(state.sequence + Mux(leaves, size.words << 2, 0)),
+            written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
+            written.response.eq(
+                state.response | (state.open & closes & ~fails[1] & known_tag.response)),
             head.length.eq(length[1]),
             head.settings.eq(state.llp),
             head.phase.eq(state.after + 1),
@@ -185,6 +196,10 @@ class Departure(wiring.Component):
             self.leaves.eq(known & leaves),
             self.dropped.eq(known & ~leaves & ~fails[1] & ~known_tag.stops),
             self.ends.eq(known & (ends | (known_tag.stops & ~fails[1]))),
+        ]
+        m.d.sync += [
+            self.closed.valid.eq(known & state.open & closes),
+            self.closed.payload.eq(known_number),
         ]
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         self._pass(m, packets)

@@ -18,11 +18,13 @@ class Share(data.StructLayout):
 
     ``ends`` (1): the message's last segment. ``refused`` (1): the segment is given up. ``skip``
     (1): the octets are those of no segment, because they were sent in an earlier turn.
+    ``response`` (1): the message is a Read Response.
     """
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "length": 32, "ends": 1, "refused": 1, "skip": 1})
+            "stream": range(streams), "length": 32, "ends": 1, "refused": 1, "skip": 1,
+            "response": 1})
 
 
 class SendPart(data.StructLayout):
@@ -31,8 +33,10 @@ class SendPart(data.StructLayout):
     Members
     -------
     stream : range(streams)
-    stag : 32, to : 64, inline : 1
+    stag : 32, to : 64, inline : 1, probe : 1
         As in :class:`~.work.LocalPiece`, of the part's first octet.
+    response : 1
+        The peer reads the octets.
     length : 17
         May be 0.
     last, refused : 1
@@ -42,7 +46,7 @@ class SendPart(data.StructLayout):
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "stag": 32, "to": 64, "inline": 1, "length": LENGTH_BITS,
-            "last": 1, "refused": 1})
+            "last": 1, "refused": 1, "probe": 1, "response": 1})
 
 
 class PieceCutter(wiring.Component):
@@ -127,7 +131,8 @@ class PieceCutter(wiring.Component):
         m.d.sync += [
             queue.i.valid.eq(cuts & ~share.skip),
             part.stream.eq(share.stream),
-            *(part[name].eq(piece[name]) for name in ("stag", "to", "inline")),
+            *(part[name].eq(piece[name]) for name in ("stag", "to", "inline", "probe")),
+            part.response.eq(share.response),
             part.length.eq(Mux(bad, 0, Mux(covers, share.length, piece.length))),
             part.last.eq(ends),
             part.refused.eq(bad),

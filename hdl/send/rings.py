@@ -4,6 +4,9 @@ The data's way::
 
     doorbell ─► wake        turn ─ look-ups ─ Window ┬ segments, pieces ─► ReadDma ─ Entries ─ o
                 results ─► contexts, ended ◄─────────┘ nothing to send
+
+With a responder, a turn is for messages of the send ring or for Read Responses, one after the
+other: a message that was begun first, else the one of the two that did not have the last turn.
 """
 
 from amaranth import *
@@ -16,6 +19,7 @@ from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Store, counted
 from ..spec.send import ENTRY
+from .responses import ResponseEntries, ResponseRings
 from .scheduler import turns
 from .segmenter import TurnResult
 from .work import QUANTUM, WorkEntry
@@ -51,23 +55,25 @@ class _Context(data.StructLayout):
 
     ``consumer`` (16): the index of the next message's first entry. ``done`` (32), ``needs`` (8): as
     in :class:`~.segmenter.TurnResult`. ``window`` (8): entries to be read in the next turn.
+    ``answered`` (1): the last turn was for Read Responses.
     """
 
     def __init__(self):
-        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8})
+        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1})
 
 
 class _Window(data.StructLayout):
     """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
 
-    ``octets``, ``done`` and ``more`` as in :class:`~.work.Turn`.
+    ``octets``, ``done``, ``more`` and ``response`` as in :class:`~.work.Turn`.
     """
 
     def __init__(self, streams):
         ring = SendRing(streams)
         super().__init__({
             **{name: ring[name].shape for name in ("stream", "base", "size")},
-            "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1})
+            "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1,
+            "response": 1})
 
 
 class _Fetched(data.StructLayout):
@@ -76,7 +82,8 @@ class _Fetched(data.StructLayout):
     def __init__(self, streams):
         window = _Window(streams)
         super().__init__({
-            name: window[name].shape for name in ("stream", "count", "octets", "done", "more")})
+            name: window[name].shape
+            for name in ("stream", "count", "octets", "done", "more", "response")})
 
 
 class RingReader(wiring.Component):
@@ -95,6 +102,8 @@ class RingReader(wiring.Component):
     Parameters
     ----------
     width, streams : int
+    responder : bool
+        There are Read Responses.
 
     Members
     -------
@@ -113,11 +122,15 @@ class RingReader(wiring.Component):
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
     fail : Out(stream.Signature(range(streams)))
         The sending half of a stream has to be closed.
+    slots, requests, answered, next
+        With ``responder`` only: those of :class:`~.responses.ResponseRings`.
     """
 
-    def __init__(self, width, streams):
+    def __init__(self, width, streams, *, responder=False):
         self.width, self.streams = width, streams
+        self.responses = ResponseRings(streams) if responder else None
         scheduler = turns(streams, QUANTUM)
+        members = self.responses.signature.members if responder else {}
         super().__init__({
             "set": In(stream.Signature(SendRing(streams))),
             "doorbell": In(stream.Signature(Doorbell(streams))),
@@ -133,6 +146,8 @@ class RingReader(wiring.Component):
             "o": Out(stream.Signature(WorkEntry(streams))),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
+            **{name: members[name] for name in ("slots", "requests", "answered", "next")
+               if responder},
         })
 
     def elaborate(self, platform):
@@ -148,7 +163,17 @@ class RingReader(wiring.Component):
         wiring.connect(m, fetched.o, entries.windows)
         wiring.connect(m, wiring.flipped(self.heads), entries.heads)
         wiring.connect(m, wiring.flipped(self.beats), entries.beats)
-        wiring.connect(m, entries.o, wiring.flipped(self.o))
+        if self.responses:
+            m.submodules.responses = self.responses
+            m.submodules.answers = answers = ResponseEntries(self.streams)
+            wiring.connect(m, entries.o, answers.i)
+            wiring.connect(m, answers.o, wiring.flipped(self.o))
+            for name in ("slots", "requests", "answered"):
+                wiring.connect(
+                    m, getattr(self.responses, name), wiring.flipped(getattr(self, name)))
+            m.d.comb += [self.responses.look.eq(self.look), self.next.eq(self.responses.next)]
+        else:
+            wiring.connect(m, entries.o, wiring.flipped(self.o))
         # Both kinds of failures close the same half.
         m.d.comb += [
             self.fail.valid.eq(over.o.valid | entries.fail.valid),
@@ -173,16 +198,16 @@ class RingReader(wiring.Component):
 
         # A result changes the context, and then the turn has ended. So does a turn in which there
         # is nothing to be sent.
-        result = results.o.payload
+        result, ends, resulted = results.o.payload, Signal(), Signal()
         m.d.comb += [
-            self.ended.valid.eq(results.o.valid | idle.o.valid),
-            self.ended.payload.stream.eq(Mux(results.o.valid, result.stream, idle.o.payload)),
-            self.ended.payload.over.eq(Mux(results.o.valid, result.over, 0)),
-            self.ended.payload.again.eq(results.o.valid & result.again),
-            results.o.ready.eq(self.ended.ready),
-            idle.o.ready.eq(self.ended.ready & ~results.o.valid),
+            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
+            self.ended.valid.eq(ends | idle.o.valid),
+            self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
+            self.ended.payload.over.eq(Mux(ends, result.over, 0)),
+            self.ended.payload.again.eq(ends & result.again),
+            results.o.ready.eq(self.ended.ready & ends),
+            idle.o.ready.eq(self.ended.ready & ~ends),
         ]
-        resulted = Signal()
         m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(resulted, result.stream, self.look)),
@@ -196,8 +221,9 @@ class RingReader(wiring.Component):
         ]
         # The result of two cycles ago meets the context that it changes.
         written, before = stages[1], contexts.data[1]
-        used, wider, sets = Signal(8), Signal(8), Signal()
+        used, wider, sets, bells = Signal(8), Signal(8), Signal(), Signal()
         fresh, bell = self.set.payload, self.doorbell.payload
+        other = written.response  # the result is not that of this ring
         context = contexts.write.payload
         m.d.comb += [
             # With the message that stopped.
@@ -208,16 +234,19 @@ class RingReader(wiring.Component):
             sets.eq(self.set.valid & self.set.ready),
             self.nudge.ready.eq(self.wake.ready),
             self.doorbell.ready.eq(~sets & self.wake.ready & ~self.nudge.valid),
-            self.wake.valid.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
+            bells.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
+            self.wake.valid.eq(bells),
             self.wake.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
             contexts.write.valid.eq(changes[1] | sets),
             context.address.eq(Mux(changes[1], written.stream, fresh.stream)),
-            context.data.consumer.eq(Mux(changes[1], before.consumer + written.entries, 0)),
-            context.data.done.eq(Mux(changes[1], written.done, 0)),
-            context.data.needs.eq(Mux(changes[1], written.needs, 0)),
-            context.data.window.eq(Mux(changes[1], Mux(
+            context.data.consumer.eq(Mux(
+                changes[1], before.consumer + Mux(other, 0, written.entries), 0)),
+            context.data.done.eq(Mux(changes[1], Mux(other, before.done, written.done), 0)),
+            context.data.needs.eq(Mux(changes[1], Mux(other, before.needs, written.needs), 0)),
+            context.data.window.eq(Mux(changes[1], Mux(other, before.window, Mux(
                 written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
-                    written.again & ~written.needs.any(), wider, before.window)), WINDOW)),
+                    written.again & ~written.needs.any(), wider, before.window))), WINDOW)),
+            context.data.answered.eq(changes[1] & other),
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
@@ -225,7 +254,23 @@ class RingReader(wiring.Component):
             producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
             producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
+        if self.responses:
+            self._account_responses(m, results, resulted, bells)
         return rings, producers, contexts
+
+    def _account_responses(self, m, results, resulted, bells):
+        """Gives the results of Read Responses to their own account, and wakes streams for it."""
+        responses = self.responses
+        m.d.comb += [
+            responses.results.valid.eq(resulted & results.o.payload.response),
+            responses.results.payload.eq(results.o.payload),
+            responses.wake.ready.eq(self.wake.ready & ~bells),
+        ]
+        with m.If(~bells):
+            m.d.comb += [
+                self.wake.valid.eq(responses.wake.valid),
+                self.wake.payload.eq(responses.wake.payload),
+            ]
 
     def _decide(self, m, tables, windows, idle, over):
         """Looks a stream up in its turn, and decides which entries are read."""
@@ -268,10 +313,11 @@ class RingReader(wiring.Component):
             lacks4.eq(~available3.any() | (context3.needs > available3)),
             wants4.eq(wants3),
         ]
-        window, all_of = windows.i.payload, Signal()
+        window, all_of, sends = windows.i.payload, Signal(), Signal()
         m.d.comb += [
             all_of.eq(available4 <= wants4),
-            windows.i.valid.eq(valid[3] & found4.open & ~far4 & ~lacks4),
+            sends.eq(found4.open & ~far4 & ~lacks4),
+            windows.i.valid.eq(valid[3] & sends),
             idle.i.valid.eq(valid[3] & ~windows.i.valid),
             idle.i.payload.eq(streams[3]),
             over.i.valid.eq(valid[3] & found4.open & far4),
@@ -285,6 +331,32 @@ class RingReader(wiring.Component):
             window.done.eq(context4.done),
             window.more.eq(~all_of),
         ]
+        if self.responses:
+            self._decide_for_responses(m, window, windows.i, valid[3], sends, context3, context4)
+
+    def _decide_for_responses(self, m, window, chosen, valid, sends, context3, context4):
+        """Replaces the window by one of Read Responses, if it is their turn.
+
+        ``sends``: the stream has a message of its own to send. The contexts are those of the last
+        two stages.
+        """
+        responses, found, answers = self.responses, self.responses.found, Signal()
+        begun = Signal()  # a message of the stream's own
+        m.d.sync += begun.eq(context3.done.any())
+        m.d.comb += [
+            responses.turn.eq(self.turn.payload.stream),
+            answers.eq(found.sends & ~begun & (found.done.any() | ~sends | ~context4.answered)),
+        ]
+        with m.If(answers):
+            m.d.comb += [
+                chosen.valid.eq(valid),
+                *(window[name].eq(found[name])
+                  for name in ("base", "size", "start", "count", "done")),
+                window.more.eq(found.more | sends),
+                window.response.eq(1),
+            ]
+        with m.Elif(found.sends):
+            m.d.comb += window.more.eq(1)
 
     def _read(self, m, windows, fetched):
         """Reads a window: in two runs if the ring ends in it."""
@@ -400,6 +472,7 @@ class Entries(wiring.Component):
                     entry.left.eq(left - 1),
                     entry.stream.eq(window.stream),
                     entry.turn.first.eq(left == window.count),
-                    *(entry.turn[name].eq(window[name]) for name in ("octets", "done", "more")),
+                    *(entry.turn[name].eq(window[name])
+                      for name in ("octets", "done", "more", "response")),
                 ]
         return m

@@ -48,12 +48,15 @@ class SegmentTag(data.StructLayout):
     ends : 1
         The last segment of a message: ``entries`` (8) of it, ``signaled`` (1) as in
         :class:`~.work.SendMessage`.
+    response : 1
+        The message is a Read Response, and ``entries`` is 0.
     stops : 1
         The message stops, and the segment has no octet.
     """
 
     def __init__(self):
-        super().__init__({"stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1})
+        super().__init__({
+            "stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1})
 
 
 class _Prepared(data.StructLayout):
@@ -97,10 +100,13 @@ class Mulpdu(data.StructLayout):
 
 
 def credit_ports(streams):
-    """Returns the members ``opens`` and ``limits``, with which the host gives credit."""
+    """Returns the members ``opens`` and ``limits``, with which the host gives credit, and
+    ``closes``.
+    """
     return {
         "opens": In(stream.Signature(CreditStart(streams))),
         "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
+        "closes": In(stream.Signature(range(streams), always_ready=True)),
     }
 
 
@@ -122,12 +128,14 @@ class TurnResult(data.StructLayout):
         Octets beyond those of the turn; see :class:`~.scheduler.Scheduler`.
     again : 1
         The stream has more to send, as far as is known.
+    response : 1
+        The messages were Read Responses.
     """
 
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
-            "over": range(QUANTUM), "again": 1})
+            "over": range(QUANTUM), "again": 1, "response": 1})
 
 
 class Preparation(wiring.Component):
@@ -213,8 +221,8 @@ class Cutter(wiring.Component):
         To be written at any time, for segments that are cut 3 cycles later or after.
     msns : In(stream.Signature(NextMsn(streams)))
         To be written while no message of the stream is under way.
-    opens, limits, look
-        ``set``, ``limits`` and ``look`` of :class:`~.credit.CreditAccounts`.
+    opens, limits, closes, look
+        ``set``, ``limits``, ``closes`` and ``look`` of :class:`~.credit.CreditAccounts`.
     i : In(stream.Signature(_Prepared(streams)))
     go : In(1)
         There is room for two segments.
@@ -311,10 +319,12 @@ class Cutter(wiring.Component):
             segment.lead.eq(header),
             segment.length.eq(Mux(stops, 0, length)),
             tag.stream.eq(now.stream),
-            tag.entries.eq(now.entries),
+            tag.entries.eq(Mux(now.turn.response, 0, now.entries)),
             tag.signaled.eq(now.signaled),
             tag.ends.eq(sends & ends),
             tag.stops.eq(stops),
+            tag.response.eq(now.turn.response),
+            share.response.eq(now.turn.response),
             share.stream.eq(now.stream),
             share.length.eq(Mux(skips, now.done, Mux(stops, 0, length))),
             share.ends.eq(stops | (sends & ends)),
@@ -336,7 +346,8 @@ class Cutter(wiring.Component):
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams)
         for name, port in (
-            ("opens", accounts.set), ("limits", accounts.limits), ("look", accounts.look),
+            ("opens", accounts.set), ("limits", accounts.limits), ("closes", accounts.closes),
+            ("look", accounts.look),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         left, markers, limited = Signal(30), Signal(), Signal()
@@ -440,6 +451,7 @@ class Cutter(wiring.Component):
             ended.eq(leaves & now.last),
             untouched.eq(first),
             before.stream.eq(now.stream),
+            before.response.eq(now.turn.response),
             before.entries.eq(Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
             before.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
@@ -493,7 +505,7 @@ class Segmenter(wiring.Component):
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, opens, limits, results
+    mulpdus, msns, opens, limits, closes, results
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -544,7 +556,7 @@ class Segmenter(wiring.Component):
         wiring.connect(m, reader.pieces, pieces.i)
         wiring.connect(m, messages.o, preparation.i)
         wiring.connect(m, preparation.o, cutter.i)
-        for name in ("msns", "opens", "limits"):
+        for name in ("msns", "opens", "limits", "closes"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
         wiring.connect(m, wiring.flipped(self.mulpdus), cutter.mulpdus)

@@ -49,6 +49,7 @@ class HandOver(wiring.Component):
     """Delays the end of each message until its last FPDU, and all before it, have left the device.
 
     Then the LLP that takes the FPDUs needs the message's buffers no more (RFC 5041 section 5.4).
+    Read Responses that did not fail are nobody's messages, and end here.
 
     Latency: 2 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
 
@@ -79,11 +80,14 @@ class HandOver(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), passed.i)
         head, handed = passed.o.payload, Signal(range(2 * QUEUE))
         there = passed.o.valid & (~head.leaves | handed.any())
+        # A Read Response has no entry in the ring: only its failure counts.
+        reports = head.ends & (
+            head.message.entries.any() | (head.message.status == SentStatus.FAILED))
         m.d.comb += [
             self.half.eq(passed.half),
-            self.o.valid.eq(there & head.ends),
+            self.o.valid.eq(there & reports),
             self.o.payload.eq(head.message),
-            passed.o.ready.eq(there & (self.o.ready | ~head.ends)),
+            passed.o.ready.eq(there & (self.o.ready | ~reports)),
             self.busy.eq(passed.o.valid),
         ]
         counted(m, handed, self.handed, passed.o.ready & head.leaves)

@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
-from ..lib.stream import counted
+from ..lib.stream import Store, counted
 from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
 from .credit import CreditLimit
@@ -64,6 +64,8 @@ class DataSource(wiring.Component):
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
         As in :class:`~.sent.SentCompletions`.
     completions : Out(sent_host(config))
+    slots, requests, answered, next
+        With ``config.responder`` only: those of :class:`~.responses.ResponseRings`.
     bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
     fence : In(1), fencing : Out(1)
@@ -75,7 +77,7 @@ class DataSource(wiring.Component):
         self.config = config
         self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
         self.departure = Departure(config.width, config.streams)
-        self.rings = RingReader(config.width, config.streams)
+        self.rings = RingReader(config.width, config.streams, responder=config.responder)
         self.sent = SentCompletions(config)
         members = {
             **{name: self.segmenter.signature.members[name]
@@ -85,7 +87,8 @@ class DataSource(wiring.Component):
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped")},
-            **{name: self.rings.signature.members[name] for name in ("doorbell", "consumer")},
+            **{name: self.rings.signature.members[name]
+               for name in ("doorbell", "consumer", *self._responses())},
             "ring": self.rings.signature.members["set"],
             "bind": self.sent.signature.members["bind"],
             "completions": self.sent.signature.members["host"],
@@ -98,6 +101,10 @@ class DataSource(wiring.Component):
             "busy": Out(1),
             **members,
         })
+
+    def _responses(self):
+        """Returns the names of the members for Read Responses."""
+        return ("slots", "requests", "answered", "next") if self.config.responder else ()
 
     def elaborate(self, platform):
         m = Module()
@@ -112,6 +119,8 @@ class DataSource(wiring.Component):
         m.submodules.framer = framer = Framer(self.config.width)
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
+        m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
+        wiring.connect(m, departure.closed, closed.i)
         self._fetch(m, rings, dma)
         for name in ("wake", "ended"):
             wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
@@ -138,6 +147,10 @@ class DataSource(wiring.Component):
             ("ring", rings.set), ("doorbell", rings.doorbell), ("bind", sent.bind),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
+        if self.config.responder:
+            for name in ("slots", "requests", "answered"):
+                wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
+            m.d.comb += self.next.eq(rings.next)
         m.d.comb += [
             check.pd.eq(self.pd),
             check.enable.eq(self.enable),
@@ -153,10 +166,15 @@ class DataSource(wiring.Component):
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
-            rings.nudge.valid.eq(self.limits.valid),
-            rings.nudge.payload.eq(self.limits.payload.stream),
+            # A stream that has closed drops all that it has without credit.
+            segmenter.closes.valid.eq(departure.closed.valid),
+            segmenter.closes.payload.eq(departure.closed.payload),
+            rings.nudge.valid.eq(self.limits.valid | closed.o.valid),
+            rings.nudge.payload.eq(
+                Mux(self.limits.valid, self.limits.payload.stream, closed.o.payload)),
             self.limits.ready.eq(rings.nudge.ready),
-            departure.room.eq(handover.half),
+            closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
+            departure.room.eq(handover.half & closed.half),
             handover.handed.eq(handed),
         ]
         messages, fpdus = Signal(8), Signal(8)
@@ -164,7 +182,8 @@ class DataSource(wiring.Component):
         counted(m, fpdus, departure.leaves, handed)
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
-            | handover.busy | sent.busy)
+            | handover.busy | sent.busy | closed.o.valid
+            | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.stream import Stage
+from ..lib.stream import Skid
 from ..rdmap import read_request
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 
@@ -30,12 +30,14 @@ class Turn(data.StructLayout):
     done : 32
         Octets of the first message that were sent in earlier turns.
     more : 1
-        The ring has further entries, after those that were read for the turn.
+        The stream has more to send, after the entries that were read for the turn.
+    response : 1
+        The messages are Read Responses, and each has one entry.
     """
 
     def __init__(self):
         super().__init__({
-            "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1})
+            "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1, "response": 1})
 
 
 class WorkEntry(data.StructLayout):
@@ -100,10 +102,13 @@ class LocalPiece(data.StructLayout):
         The octets were inline: ``to`` is the number of the first one in the inline memory.
     last : 1
         The message's last piece. Each message has one at least.
+    probe : 1
+        The piece has no octets, but one octet there has to be readable.
     """
 
     def __init__(self):
-        super().__init__({"stag": 32, "to": 64, "length": 32, "inline": 1, "last": 1})
+        super().__init__({
+            "stag": 32, "to": 64, "length": 32, "inline": 1, "last": 1, "probe": 1})
 
 
 def _fields(octets, table):
@@ -175,7 +180,7 @@ class WorkReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Stage(_Judged(self.streams))
+        m.submodules.stage = stage = Skid(_Judged(self.streams))
         m.d.comb += [
             stage.i.valid.eq(self.i.valid),
             self.i.ready.eq(stage.i.ready),
@@ -254,6 +259,7 @@ class WorkReader(wiring.Component):
             piece.length.eq(
                 Mux(inline & ~bad, message.length, Mux(plain, chosen["length"], 0))),
             piece.last.eq(~plain | (left == 1)),
+            piece.probe.eq(now.turn.response & plain & (left == 2)),
         ]
         return m
 

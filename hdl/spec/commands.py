@@ -228,6 +228,22 @@ def set_sent_msn(stream: int, qn: int, msn: int) -> tuple[Write, ...]:
     return _write("SEND", STREAM=stream, QN=qn, MSN=msn, MSN_COMMIT=1)
 
 
+def set_responses(
+    stream: int, address: int, size: int, *, ird: int, buffer: int, msn: int = 1, open: bool = True
+) -> tuple[Write, ...]:
+    """Lets the device answer the Read Requests to a stream, from the MSN ``msn`` on.
+
+    The requests lie in 2 to the power of ``size`` slots of 64 octets; ``buffer`` is the number of
+    the first one in the buffer table. The same values and ``open=False`` end the answers.
+    """
+    slots = regs.pack("RESPONSE_SLOTS", size=size, open=open, ird=ird)
+    return (
+        Write("SEND_STREAM", stream),
+        *_write("RESPONSE", LO=address & _HALF, HI=address >> 32, SLOTS=slots, BUFFER=buffer,
+                MSN=msn, COMMIT=1),
+    )  # fmt: skip
+
+
 # -- completions ----------------------------------------------------------------------------------
 
 

@@ -70,6 +70,9 @@ class RnicConfig:
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
     transmit
         The device sends, over MPA: it takes work requests, and has a port for the FPDUs.
+    responder
+        A device that sends answers RDMA Read Requests (RFC 5040) by itself, on the streams for
+        which the host asks for it.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
         below count.
@@ -102,6 +105,7 @@ class RnicConfig:
     relaxed: bool = False
     mpa: bool = True
     transmit: bool = False
+    responder: bool = False
     sctp: bool = False
     associations: int = 64
     window: int = 16
@@ -116,7 +120,7 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        for name in ("relaxed", "mpa", "transmit", "sctp", "full_counters"):
+        for name in ("relaxed", "mpa", "transmit", "responder", "sctp", "full_counters"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")
@@ -130,6 +134,8 @@ class RnicConfig:
             raise ValueError("transmit needs mpa: the device sends over MPA alone")
         if self.transmit and self.streams < 16:
             raise ValueError(f"transmit needs at least 16 streams, not {self.streams!r}")
+        if self.responder and not self.transmit:
+            raise ValueError("responder needs transmit: Read Responses are sent")
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:

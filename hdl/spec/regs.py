@@ -43,6 +43,15 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   ``SEND_LIMIT``, which the host raises with ``SEND_LIMIT_COMMIT`` as its LLP has room. The stream
   itself has to be enabled, see ``STREAM_FLAGS``; to write ``STREAM_COMMIT`` while it sends may
   close its sending half.
+
+The registers from ``RESPONSE_LO`` on exist only in a device that answers RDMA Reads:
+
+* Post a buffer of 28 octets on queue 1 of the stream for each request that the peer may have
+  outstanding. The buffer of an MSN is the first octets of the slot that the lower bits of the MSN
+  name, and its number in the buffer table is ``RESPONSE_BUFFER`` and that slot's. Then write the
+  ``RESPONSE_*`` registers and ``RESPONSE_COMMIT``. The device answers each request from its slot,
+  and then posts the next buffer itself. A message of queue 1 that is no Read Request is completed
+  like any other, and so are all later ones of the queue, which the device answers no more.
 """
 
 from collections.abc import Iterator
@@ -54,6 +63,7 @@ ID = 0x52_4E_49_43  #: "RNIC"
 VERSION = 0x0003_0001  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
 _SENDING = 0x240  #: the first register of a device that sends
+_RESPONDING = 0x294  #: the first register of a device that answers RDMA Reads
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,11 @@ class Register:
     def transmit(self) -> bool:
         """True if only a device that sends has the register."""
         return self.address >= _SENDING
+
+    @property
+    def responder(self) -> bool:
+        """True if only a device that answers RDMA Reads has the register."""
+        return self.address >= _RESPONDING
 
     def pack(self, **values: int) -> int:
         """Returns the register's value whose fields have the given values; the others are 0."""
@@ -381,7 +396,16 @@ REGISTERS = (
     Register(
         "CAP_WINDOW", 0x184, "ro", "DDP-SSNs of a stream that may arrive ahead of the next one."
     ),
-    Register("CAP_SENDS", 0x188, "ro", "1: the device sends, and has the SEND registers."),
+    Register(
+        "CAP_SENDS",
+        0x188,
+        "ro",
+        "What the device sends.",
+        (
+            _f("messages", 0, 1, "1: messages of the host; the device has the SEND registers."),
+            _f("responses", 1, 1, "1: answers to RDMA Reads too, with the RESPONSE registers."),
+        ),
+    ),
     *(
         Register(
             f"ASSOC_{end}{k}",
@@ -543,6 +567,8 @@ REGISTERS = (
                 " did not allow it, the stream was not enabled, or the bus answered with an error."
                 " This closed the half.",
             ),
+            _f("response", 2, 1, "That segment is one of a Read Response."),
+            _f("answered", 16, 16, "Read Responses that left whole, modulo 2^16."),
         ),
     ),
     Register(
@@ -605,13 +631,67 @@ REGISTERS = (
     ),
     Register("SENT", 0x26C, "ro", "FPDUs sent."),
     Register("SEND_DROPPED", 0x270, "ro", "Segments that were not sent."),
+    Register(
+        "RESPONSE_LO", 0x294, "rw",
+        "Host address of the slots for Read Requests to SEND_STREAM, lower half.",
+    ),
+    Register(
+        "RESPONSE_HI",
+        0x298,
+        "rw",
+        "Host address of the slots, upper half. It is a multiple of 64 octets, as a slot has, of"
+        " which a request takes the first 28.",
+    ),
+    Register(
+        "RESPONSE_SLOTS",
+        0x29C,
+        "rw",
+        "The slots.",
+        (
+            _f("size", 0, 4, "Base-2 logarithm of their number, up to 12."),
+            _f(
+                "open",
+                8,
+                1,
+                "1: the device answers the stream's Read Requests. 0: it begins no further"
+                " response, and the other fields are as before.",
+            ),
+            _f("ird", 16, 13, "Requests that the peer may have outstanding, at most all slots."),
+        ),
+    ),
+    Register(
+        "RESPONSE_BUFFER",
+        0x2A0,
+        "rw",
+        "The number in the buffer table of the first slot; those of the others follow it.",
+    ),
+    Register("RESPONSE_MSN", 0x2A4, "rw", "MSN of the first Read Request to be answered."),
+    Register(
+        "RESPONSE_COMMIT",
+        0x2A8,
+        "wo",
+        "Writes the RESPONSE registers; with open, while no Read Request of the stream is being"
+        " answered.",
+    ),
+    Register(
+        "RESPONSE_NEXT",
+        0x2AC,
+        "ro",
+        "MSN of the first Read Request to SEND_STREAM that was not answered whole.",
+    ),
 )
 
 
-def registers_of(*, sctp: bool, transmit: bool) -> list[Register]:
-    """Returns the registers of a device with SCTP or without, which sends or not."""
+def registers_of(*, sctp: bool, transmit: bool, responder: bool = False) -> list[Register]:
+    """Returns the registers of a device with SCTP or without, which sends or not, and which answers
+    RDMA Reads or not.
+    """
     return [
-        each for each in REGISTERS if (sctp or not each.sctp) and (transmit or not each.transmit)
+        each
+        for each in REGISTERS
+        if (sctp or not each.sctp)
+        and (transmit or not each.transmit)
+        and (responder or not each.responder)
     ]
 
 

@@ -88,6 +88,8 @@ _VAST = 2
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
+#: Octets of an FPDU up to the end of its tagged header, with a marker.
+_HEADERS = 2 + TaggedHeader.size + 4
 #: The hosts; each is a Protection Domain.
 _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 #: Number of regions, of which each host keeps one for bus errors.
@@ -1625,8 +1627,11 @@ class _Draw:
     def _scribble(self) -> None:
         """Writes any values to the registers that keep them, without a command."""
         for each in self._there():
-            if each.access == "rw" and each.name not in (*_UNKNOWN, "IRQ_MASK"):
+            if each.access == "rw" and each.name not in _UNKNOWN:
                 value = self._rng.getrandbits(32)
+                if each.name == "IRQ_MASK":  # its masks stay
+                    masks = regs.pack("IRQ_MASK", event=1, completion=1)
+                    value = value & ~masks | self._host.holds(each.name) & masks
                 self._host.carry_out((commands.Write(each.name, value),))
         # A doorbell of a queue that does not exist, while the engine rings none.
         self._host.drain()
@@ -2268,7 +2273,12 @@ class _Draw:
         kind = rng.randrange(8)
         error = False
         if kind < 2:
-            octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
+            places = set(range(len(octets)))
+            if not peer.stream.crc:
+                # Other tagged offsets would be placed where a vast region has no memory.
+                for at, _ in self._cut(peer.stream, packet.octets, position):
+                    places.difference_update(range(at + 4, at + _HEADERS))
+            octets[rng.choice(sorted(places))] ^= 1 << rng.randrange(8)
         elif kind == 2:
             octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
         elif kind == 3:

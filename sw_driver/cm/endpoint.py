@@ -346,12 +346,18 @@ class Endpoint(Owner):
             self._read_on(sock, not self._eof and self.pending < _WINDOW)
 
     def _flush(self, sock: socket.socket) -> None:
-        """Sends FPDUs as far as TCP takes them: in each TCP segment as many as fit there whole."""
-        if pieces := self.connection.pieces_to_send():
-            segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-            self._outgoing += packed(pieces, segment)
+        """Sends FPDUs as far as TCP takes them: in each TCP segment as many as fit there whole.
+
+        FPDUs that TCP does not take yet stay where they are, so that a peer that takes nothing gets
+        no further answers.
+        """
         blocked = False
-        while self._outgoing and not blocked:
+        while not blocked:
+            if not self._outgoing:
+                if not (pieces := self.connection.pieces_to_send()):
+                    break
+                segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+                self._outgoing += packed(pieces, segment)
             piece = self._outgoing[0]
             try:
                 sent = sock.send(piece, _ALONE)

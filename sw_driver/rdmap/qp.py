@@ -156,8 +156,11 @@ class QP(KnownQP):
         try:
             if isinstance(source, SendSettings):
                 self.stream.send_by(source, self._send)
-            for _ in range(ird):
-                self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+            if self.stream.sending is not None and self.context.responds and ird:
+                self.stream.answer_reads(ird)
+            else:
+                for _ in range(ird):
+                    self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
             self._expect(Queue.TERMINATE, Terminate.LONGEST)
         except BaseException:
             self.close()
@@ -387,6 +390,8 @@ class QP(KnownQP):
         """Returns the same octets in pieces, one for each FPDU."""
         with self.context.lock:
             pieces, self._out = self._out, []
+            if (sending := self.stream.sending) is not None:
+                sending.take(sum(map(len, pieces)))
             # A peer that does not take its answers has at most IRD of them here. Where the stream
             # has failed meanwhile, its error is reported next.
             with suppress(StreamError, StateError):
@@ -521,6 +526,9 @@ class QP(KnownQP):
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
             data = Part(region, start, request.length)
+        if (sending := self.stream.sending) is not None and sending.answering(Queue.READ_REQUEST):
+            # The region may be read: the bus has refused a read.
+            raise _Refused(wire.LOCAL_CATASTROPHIC, message)
         control = wire.control(Message.READ_RESPONSE)
         self._tagged(request.sink_stag, request.sink_to, data, control, _ANSWER)
 

@@ -1,22 +1,29 @@
-"""Connections of a device that sends: both ends receive and send through one gateware."""
+"""Connections of a device that sends: both ends receive and send through one gateware.
+
+The device answers RDMA Reads, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import Kind, Piece
 from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, StateError, WcStatus
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
 from ddp_rnic.sw_driver.cm.pump import Pump
 from ddp_rnic.sw_driver.rdmap import Layer, Opcode, ReadRequest, Terminate, wire
-from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf
+from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf, SendSettings
 
+#: Lets a Data Source send a message; returns the FPDUs.
+Call = Callable[[MpaSource], list[bytes]]
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 GOOD = WcStatus.SUCCESS
 #: Messages of no octets, of as many as are inline and of one more, of several segments, and of more
@@ -26,7 +33,8 @@ LENGTHS = (0, 1, 480, 481, 20_001, 50_000)
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[Context]:
-    with SimTransport(RnicConfig(transmit=True)) as sim, Device(sim).open() as context:
+    config = RnicConfig(transmit=True, responder=True)
+    with SimTransport(config) as sim, Device(sim).open() as context:
         yield context
 
 
@@ -39,43 +47,58 @@ def pd(context: Context) -> Iterator[PD]:
         assert len(context.buffers) == context.capabilities.buffers
 
 
+def _tagged(stag: int, to: int, octets: bytes, control: int, source: MpaSource) -> list[bytes]:
+    return source.tagged(stag, to, octets, rsvdulp=control)
+
+
 class Wire:
     """Compares the FPDUs on the wire with those of the host's own Data Source.
 
-    Both get the same messages. Peers and captures have judged the Data Source of the host.
+    Both get the same messages. Peers and captures have judged the Data Source of the host. An end
+    sends its messages in the order of their posts, and its Read Responses in the order of the
+    requests (RFC 5040 section 5.5). Between the two, the order is that of the wire.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._sources: dict[SendingHalf, MpaSource] = {}
-        self.expected: dict[SendingHalf, bytearray] = defaultdict(bytearray)
+        self._settings: dict[SendingHalf, SendSettings] = {}
+        #: By half: calls of the Data Source, for its messages and for the responses that it gets.
+        self._own: dict[SendingHalf, list[Call]] = defaultdict(list)
+        self._responses: dict[SendingHalf, list[Call]] = defaultdict(list)
         self.sent: dict[Any, bytearray] = defaultdict(bytearray)
         begin, post = SendingHalf.__init__, SendingHalf.post
 
         def begins(half: SendingHalf, stream: Any, settings: Any, leave: Any) -> None:
             begin(half, stream, settings, leave)
-            mulpdu, crc, markers = settings
-            self._sources[half] = MpaSource(mulpdu, crc=crc, markers=markers)
+            self._settings[half] = settings
 
         def posts(half: SendingHalf, kind: Kind, body: Any, **named: Any) -> None:
-            octets = self._message(self._sources[half], kind, body, **named)
-            self.expected[half] += b"".join(octets)
+            self._own[half].append(self._call(half, kind, body, **named))
             post(half, kind, body, **named)
 
         monkeypatch.setattr(SendingHalf, "__init__", begins)
         monkeypatch.setattr(SendingHalf, "post", posts)
 
-    @staticmethod
-    def _message(
-        source: MpaSource, kind: Kind, body: bytes | Part | Piece, *, rsvdulp: int, qn: int = 0,
-        stag: int = 0, to: int = 0, wr_id: object = None,
-    ) -> list[bytes]:  # fmt: skip
+    def _call(
+        self, half: SendingHalf, kind: Kind, body: bytes | Part | Piece, *, rsvdulp: int,
+        qn: int = 0, stag: int = 0, to: int = 0, wr_id: object = None,
+    ) -> Call:  # fmt: skip
         octets = body.octets if isinstance(body, Part) else body
         if isinstance(octets, Piece):
-            asks = ReadRequest(octets.stag, octets.to, octets.length, stag, to)
-            return source.untagged(wire.Queue.READ_REQUEST, asks.encode(), rsvdulp=rsvdulp)
+            sink, control = octets, wire.control(wire.Message.READ_RESPONSE)
+            asks = ReadRequest(sink.stag, sink.to, sink.length, stag, to).encode()
+            answers = [
+                region.read(sink.length, to - region.to)
+                for region in half._stream.pd.regions
+                if region.stag == stag and region.access & Access.REMOTE_READ
+            ]
+            self._responses[half] += [
+                partial(_tagged, sink.stag, sink.to, answer, control)
+                for answer in (answers if sink.length else [b""])
+            ]
+            return lambda source: source.untagged(wire.Queue.READ_REQUEST, asks, rsvdulp=rsvdulp)
         if kind is Kind.TAGGED:
-            return source.tagged(stag, to, octets, rsvdulp=rsvdulp >> 32)
-        return source.untagged(qn, octets, rsvdulp=rsvdulp)
+            return lambda source: source.tagged(stag, to, octets, rsvdulp=rsvdulp >> 32)
+        return lambda source: source.untagged(qn, octets, rsvdulp=rsvdulp)
 
     def begin(self, pd: PD) -> None:
         Pump.of(pd.context).tap = self._tap
@@ -86,15 +109,36 @@ class Wire:
 
     def compare(self) -> int:
         """Returns how many octets of FPDUs were compared."""
-        halves = [*self._sources]
-        assert len(halves) == len(self.sent)
-        got = []
+        one, other = self._settings
+        expected = {one: other, other: one}
+        total = 0
         for octets in self.sent.values():
             parsed = StartupFrame.parse(bytes(octets))
             assert parsed is not None
-            got.append(bytes(octets[parsed[1] :]))
-        assert sorted(got) == sorted(bytes(self.expected[half]) for half in halves)
-        return sum(map(len, got))
+            got = bytes(octets[parsed[1] :])
+            # The tap does not say which half an end has: it is the one that has to send this.
+            (half,) = (
+                half for half, peer in expected.items() if self._expected(half, peer, got) == got
+            )
+            del expected[half]
+            total += len(got)
+        assert not expected
+        return total
+
+    def _expected(self, half: SendingHalf, peer: SendingHalf, got: bytes) -> bytes:
+        """Returns the octets that a half has to send, in the order of messages of ``got``."""
+        mulpdu, crc, markers = self._settings[half]
+        source = MpaSource(mulpdu, crc=crc, markers=markers)
+        calls = {False: iter(self._own[half]), True: iter(self._responses[peer])}
+        sent = []
+        for fpdu in MpaReceiver(crc=crc, markers=markers).receive(got):
+            assert isinstance(fpdu, Fpdu)
+            control, rsvdulp = fpdu.ulpdu[:2]
+            if control & 0x40:  # the last segment of a message
+                response = bool(control & 0x80) and rsvdulp & 15 == wire.Message.READ_RESPONSE
+                sent += next(calls[response], lambda source: [b"more"])(source)
+        left = [call for rest in calls.values() for call in rest]
+        return b"".join(sent) if not left else b"less"
 
 
 @pytest.fixture

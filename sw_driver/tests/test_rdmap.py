@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import ddp
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
@@ -37,6 +38,7 @@ from ddp_rnic.sw_driver.prm import connect, session
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
 from ddp_rnic.sw_driver.verbs import context as driver_context
+from ddp_rnic.sw_driver.verbs.sending import _CREDIT, SendSettings
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]
@@ -91,14 +93,30 @@ def begin(
     sim: SimTransport, context: Context, *, mulpdu: int = 1440, ird: int = 4, ord: int = 4
 ) -> Bench:
     pd, cq = PD(context), CQ(context)
-    qp = QP(pd, cq, MpaSource(mulpdu, crc=True, markers=False), ird=ird, ord=ord)
+    made_by = SendSettings if sim.config.responder else MpaSource
+    qp = QP(pd, cq, made_by(mulpdu, crc=True, markers=False), ird=ird, ord=ord)
     return Bench(sim, pd, cq, qp, Peer(sim, qp.stream.number), MpaReceiver())
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    with SimTransport() as sim, Device(sim).open() as context:
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    config = RnicConfig()
+    if width := getattr(request, "param", 0):
+        config = RnicConfig(width=width, transmit=True, responder=True)
+    with SimTransport(config) as sim, Device(sim).open() as context:
         yield begin(sim, context)
+
+
+#: Read Requests are answered by the host, or by the device itself.
+by_both = pytest.mark.parametrize(
+    "bench",
+    [pytest.param(0, id="host"), pytest.param(64, id="device"),
+     pytest.param(512, id="device of 512 bits", marks=pytest.mark.long)],
+    indirect=True,
+)  # fmt: skip
+by_device = pytest.mark.parametrize(
+    "bench", [64, pytest.param(512, marks=pytest.mark.long)], indirect=True
+)
 
 
 def statuses(taken: list[WC]) -> list[tuple[object, WcStatus]]:
@@ -419,6 +437,7 @@ def test_a_read_of_no_octets_has_no_sink(bench: Bench) -> None:
 # --- Read Requests --------------------------------------------------------------------------------
 
 
+@by_both
 @pytest.mark.parametrize("length", [0, 1, 1426, 1427, 10_000])
 def test_a_read_request_is_answered_with_the_octets_of_the_region(
     bench: Bench, length: int
@@ -436,6 +455,7 @@ def test_a_read_request_is_answered_with_the_octets_of_the_region(
             to += len(message)
 
 
+@by_both
 def test_read_requests_are_answered_in_the_order_in_which_they_were_sent(bench: Bench) -> None:
     """Section 5.2.1: "The Remote Peer MUST process the RDMA Read Request Messages in the order they
     were sent"; section 5.5: "the RDMA Read Response Messages MUST be submitted to the DDP layer on
@@ -449,6 +469,7 @@ def test_read_requests_are_answered_in_the_order_in_which_they_were_sent(bench: 
     assert got == [(3, b"d"), (1, b"b"), (2, b"c"), (7, b"h")]
 
 
+@by_both
 def test_a_read_request_waits_for_the_message_before_it(bench: Bench) -> None:
     """Section 5.5: Read Requests "MUST NOT start processing at the Remote Peer until they have been
     Delivered to RDMAP by DDP", thus after all previous messages.
@@ -464,6 +485,7 @@ def test_a_read_request_waits_for_the_message_before_it(bench: Bench) -> None:
     assert [message for _, message in bench.got()] == [b"12345678"]
 
 
+@by_both
 def test_a_read_request_does_not_reach_another_domain(bench: Bench) -> None:
     """Section 8.1.1: "a specific Stream in a specific Protection Domain cannot access an STag in a
     different Protection Domain".
@@ -475,6 +497,7 @@ def test_a_read_request_does_not_reach_another_domain(bench: Bench) -> None:
     assert bench.terminate()[:2] == bytes([0x01, 0])
 
 
+@by_both
 def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     """Section 5.2.1: neither STag nor TO of a Read of no octets is checked."""
     bench.ask(0xDEAD, 5, 0)
@@ -482,6 +505,7 @@ def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
 
 
+@by_both
 def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
     """RFC 5041 section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO
     does not wrap." No octet lies past Tagged Offset 2^64 - 1, with which the region ends."""
@@ -500,6 +524,7 @@ def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
     assert memory == b"123456789!"
 
 
+@by_both
 @pytest.mark.parametrize(
     ("case", "code"),
     [
@@ -531,6 +556,7 @@ def test_a_read_request_that_may_not_be_is_refused(bench: Bench, case: str, code
     assert bench.terminate() == expected
 
 
+@by_both
 def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     """Section 6.1: the Data Sink must not exceed IRD; one more finds no buffer (RFC 5041 7.2)."""
     region = bench.pd.register(bytearray(8), BOTH)
@@ -543,6 +569,7 @@ def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     assert terminate == bytes.fromhex("1202c000002e") + header
 
 
+@by_both
 def test_a_read_request_of_another_length_is_refused(bench: Bench) -> None:
     bench.send(bytes(27), Message.READ_REQUEST, 1)
     bench.settle()
@@ -555,6 +582,107 @@ def test_a_peer_that_does_not_take_its_answers_gets_no_more_than_ird(bench: Benc
         bench.ask(region.stag, 0, 8)
         bench.settle()
     assert [message[:2] for _, message in bench.got()] == [bytes(2)] * 4 + [b"\x12\x02"]
+
+
+@by_device
+def test_a_peer_that_takes_nothing_gets_no_more_than_the_devices_credit(bench: Bench) -> None:
+    """The octets stay in the region, and the slots stay taken: section 6.1."""
+    region = bench.pd.register(bytearray(60_000), BOTH)
+    sending = bench.qp.stream.sending
+    assert sending is not None
+    for _ in range(20):
+        bench.ask(region.stag, 0, 60_000)
+        bench.settle()
+        bench.sim.run(10_000)
+        if bench.qp.state is not QPState.RTS:
+            break
+        assert sending._position <= _CREDIT
+    # Responses that were begun leave before the Terminate.
+    assert bench.qp.state is QPState.ERR
+    assert sending._position <= _CREDIT + 9 * 63_000
+    *_, (header, terminate) = bench.got()
+    assert opcode(header) == Message.TERMINATE and terminate[:2] == b"\x12\x02"
+
+
+@by_device
+@pytest.mark.parametrize("ird", [1, 3, 4, 16, 48])
+def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: int) -> None:
+    """Requests, Writes and Sends of the peer, and messages of this side, all at the same time."""
+    memory = bytearray(random.Random(ird).randbytes(4000))
+    region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
+    bench.qp.close()
+    bench = begin(bench.sim, bench.pd.context, ird=ird)
+    region.revoke()
+    region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
+    target = bench.pd.register(bytearray(100), BOTH)
+    rng, left, got = random.Random(ird), 0, list[tuple[Header, bytes]]()
+    asked, sent = list[tuple[int, bytes]](), list[bytes]()
+    for number in range(4 * ird + 30):
+        if left == ird:
+            bench.sim.run(500 * ird)
+            bench.settle()
+            got += bench.got()
+            left = len(asked) - sum(
+                isinstance(header, TaggedHeader) and header.last for header, _ in got
+            )
+            assert left < ird
+        length = rng.choice((0, 1, 7, 700, 3000))
+        at = rng.randint(0, len(memory) - length)
+        bench.ask(region.stag, 77 + at, length, sink=number, sink_to=5)
+        asked.append((number, bytes(memory[at : at + length])))
+        left += 1
+        bench.write(target.stag, 3, bytes(rng.randrange(90)))
+        if number % 3 == 0:
+            sent.append(rng.randbytes(rng.choice((0, 10, 2000))))
+            bench.qp.post_send(Opcode.SEND, sent[-1])
+    bench.sim.run(1000 * ird)
+    bench.settle()
+    got += bench.got()
+    answers, sends = dict[int, bytes](), dict[int, bytes]()
+    for header, octets in got:
+        if isinstance(header, TaggedHeader):
+            assert header.to == 5 + len(answers.get(header.stag, b""))
+            answers[header.stag] = answers.get(header.stag, b"") + octets
+        else:
+            sends[header.msn] = sends.get(header.msn, b"") + octets
+    assert [*answers.items()] == asked
+    assert [*sends.values()] == sent
+    assert bench.qp.state is QPState.RTS
+
+
+@by_device
+@pytest.mark.parametrize("bus", [False, True], ids=["revoked", "bus error"])
+def test_a_response_that_cannot_be_read_ends_the_stream_at_a_segment(
+    bench: Bench, bus: bool
+) -> None:
+    """No octet leaves after the region was revoked, and the Terminate comes after a whole segment.
+
+    Section 7.2 has the errors of a request; a read that fails is section 4.8's Local Catastrophic
+    Error.
+    """
+    memory = bytearray(random.Random(1).randbytes(1 << 20))
+    region = bench.pd.register(memory, BOTH)
+    (extent,) = region.mapping.memory.extents
+    if bus:
+        bench.sim.fault(range(extent.address + 200_000, extent.address + 200_001))
+    bench.ask(region.stag, 0, 1 << 20)
+    bench.sim.run(3000)
+    if not bus:
+        region.revoke()
+    got = []
+    for _ in range(300):
+        bench.settle()
+        got += bench.got()
+        if bench.qp.state is not QPState.RTS:
+            break
+    got += bench.got()
+    *answer, (header, terminate) = got
+    assert opcode(header) == Message.TERMINATE
+    assert terminate[:2] == (bytes([0, 0]) if bus else bytes([1, 0]))
+    octets = b"".join(message for _, message in answer)
+    assert octets == memory[: len(octets)] and 0 < len(octets) < 1 << 20
+    if bus:
+        assert len(octets) <= 200_000
 
 
 # --- Sends ----------------------------------------------------------------------------------------

@@ -376,7 +376,11 @@ class Context(Closing):
         self.capabilities = capabilities
         self.sctp = sctp
         self.registers = Registers(transport)
-        self.sends = transport.carries and bool(self.registers.read("CAP_SENDS"))
+        sends = regs.BY_NAME["CAP_SENDS"].unpack(
+            self.registers.read("CAP_SENDS") if transport.carries else 0
+        )
+        self.sends = bool(sends["messages"])  #: whether the device sends what the host posts
+        self.responds = bool(sends["responses"])  #: whether it can answer Read Requests
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table

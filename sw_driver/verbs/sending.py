@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...hdl.spec import commands
+from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ..base.errors import RnicTimeout, TransportError
@@ -17,6 +17,7 @@ from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
 from .known import KnownStream
 from .pd import MR, Access
+from .responding import Responder
 
 __all__ = ["Part", "SendSettings", "SendingHalf"]
 
@@ -30,10 +31,14 @@ _INLINE = 32 + 7 * ENTRY
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
 #: in the ring.
 _ROOM = 1 << 18
+#: Octets that the device may send before the owner of the LLP takes them; and all that it has.
+_CREDIT, _ALL = 1 << 18, 1 << 30
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
 _FIRST = 1
+#: The ``wr_id`` of a message that nobody posted, see :meth:`SendingHalf._passing`.
+_NOBODY = object()
 #: Words from an MPA marker to the next one.
 _SPACING = 512 // 4
 _STATUS = {
@@ -101,7 +106,8 @@ class SendingHalf:
     """Sends DDP messages on a stream, in the order of their posts.
 
     Each message has a completion with :attr:`~.cq.Opcode.SENT` in the stream's CQ. Messages that
-    the ring has no room for wait on the host.
+    the ring has no room for wait on the host. The device sends no more than the LLP's owner takes,
+    and some octets ahead: a peer that takes nothing costs no further memory.
 
     Parameters
     ----------
@@ -118,6 +124,7 @@ class SendingHalf:
         self._context = context = stream.pd.context
         self._mulpdu = min(settings.mulpdu, _LONGEST)
         self._position = 0  # of the next FPDU in the LLP stream
+        self._taken = self._limit = 0  # octets that the owner has taken, and that may leave
         self._producer = self._done = 0
         self._posted: deque[_Post] = deque()  # in the ring
         self._waiting: deque[_Post] = deque()
@@ -125,9 +132,12 @@ class SendingHalf:
         self._region: MR | None = None  # with copies of messages, one after the other
         self._begin = self._end = 0  # positions of those in the ring
         self._failed = self._broken = False
+        #: Answers Read Requests, after :meth:`answer_reads`.
+        self.responder: Responder | None = None
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
+        self._allow(_CREDIT)
         self._open()
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
@@ -142,10 +152,29 @@ class SendingHalf:
         self._context.registers.start(
             commands.set_sending(
                 self._stream.number, sequence=self._position % (1 << 32),
-                after=(self._position // 4 - 1) % _SPACING, crc=crc, markers=markers,
+                after=(self._position // 4 - 1) % _SPACING, crc=crc, markers=markers, limited=True,
             )
         )  # fmt: skip
         self._failed = False
+
+    def _allow(self, ahead: int) -> None:
+        """Lets octets leave up to ``ahead`` after those that the owner has taken."""
+        self._limit = self._taken + ahead
+        self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
+
+    def take(self, count: int) -> None:
+        """Notes that the owner has taken ``count`` octets more of those that left."""
+        self._taken += count
+        if self._limit - self._taken < _CREDIT // 2:
+            self._allow(_CREDIT)
+
+    def answer_reads(self, ird: int) -> None:
+        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
+        self.responder = Responder(self._stream, ird)
+
+    def answering(self, qn: int) -> Responder | None:
+        """Returns the responder, if the device itself answers the messages of a queue."""
+        return self.responder if qn == Responder.QN else None
 
     @property
     def busy(self) -> bool:
@@ -185,21 +214,29 @@ class SendingHalf:
 
     def _write(self) -> None:
         """Writes messages to the ring as far as there is room, and rings the doorbell."""
-        before, view = self._producer, self._memory.view
+        before = self._producer
         while self._waiting and not self._failed:
             post = self._waiting[0]
             if (entries := self._entries(post)) is None:
                 break
-            for at in range(0, len(entries), ENTRY):
-                slot = self._producer % (1 << _SIZE) * ENTRY
-                view[slot : slot + ENTRY] = entries[at : at + ENTRY]
-                self._memory.push(slot, ENTRY)
-                self._producer += 1
-            post.end = self._producer
-            self._octets += post.length
-            self._posted.append(self._waiting.popleft())
+            self._put(self._waiting.popleft(), entries)
         if self._producer != before:
-            self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
+            self._ring()
+
+    def _put(self, post: _Post, entries: bytes) -> None:
+        """Writes a message to the ring, which has room for it."""
+        for at in range(0, len(entries), ENTRY):
+            slot = self._producer % (1 << _SIZE) * ENTRY
+            self._memory.view[slot : slot + ENTRY] = entries[at : at + ENTRY]
+            self._memory.push(slot, ENTRY)
+            self._producer += 1
+        post.end = self._producer
+        self._octets += post.length
+        self._posted.append(post)
+
+    def _ring(self) -> None:
+        """Rings the doorbell."""
+        self._context.registers.start(commands.ring_send(self._stream.number, self._producer))
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
@@ -247,7 +284,8 @@ class SendingHalf:
         count = (done - self._done) % (1 << 16)
         if status is SentStatus.FAILED:
             self._failed = True
-            if not count:  # the bus refused a read of the ring, which the device reads no more
+            if not count and not self._refuses():
+                # The bus refused a read of the ring, which the device reads no more.
                 self._broken, count = True, self._producer - self._done
         self._done += count
         while self._posted and self._posted[0].end <= self._done:
@@ -259,7 +297,20 @@ class SendingHalf:
             self._flush()
         self._write()
 
+    def _refuses(self) -> bool:
+        """Returns whether a Read Response has failed, and then reports its request."""
+        if self.responder is None:
+            return False
+        registers = self._context.registers
+        registers.start([commands.Write("SEND_STREAM", self._stream.number)])
+        state = regs.BY_NAME["SEND_STATE"].unpack(registers.read("SEND_STATE"))
+        if state["response"]:
+            self.responder.refused(state["answered"])
+        return bool(state["response"])
+
     def _report(self, post: _Post, status: WcStatus) -> None:
+        if post.wr_id is _NOBODY:
+            return
         if post.copy is not None:
             post.copy.close()
         cq = self._stream.cq
@@ -277,10 +328,14 @@ class SendingHalf:
         it has left. Other messages are flushed. A stream that was stopped sends nothing more.
         """
         self._flush()
+        if self.responder is not None:
+            self.responder.stop()
+        self._allow(_ALL)
         finish(self._draining())
         if self._broken:
             return
         if self._failed:
+            finish(self._passing())
             self._open()
         self.post(kind, body, **fields)
         finish(self._draining())
@@ -299,13 +354,31 @@ class SendingHalf:
             self._context.look(SERVED)
             yield
 
+    def _passing(self) -> Steps[None]:
+        """Waits in steps until all Read Responses have ended, after the half has failed or the
+        stream was disabled.
+
+        A message that is posted now ends after them, and does not leave.
+        """
+        if self.responder is not None and not self._broken:
+            message = Message(Kind.TAGGED, Flag.SIGNALED | Flag.INLINE)
+            self._put(_Post(Kind.TAGGED, b"", {}, _NOBODY), message.encode())
+            self._ring()
+            yield from self._draining()
+
     def closing(self) -> Steps[None]:
         """Frees the ring, in steps, after the device has disabled the stream. Messages that have
         not left are flushed.
         """
         self._failed = True
+        if self.responder is not None:
+            self.responder.stop()
+        self._allow(_ALL)
         yield from self._draining()
+        yield from self._passing()
         self._flush()
+        if self.responder is not None:
+            self.responder.close()
         if self._region is not None:
             self._region.close()
         self._memory.close()

@@ -293,6 +293,20 @@ class Stream(KnownStream):
             self.sending = SendingHalf(self, settings, leave)
             return self.sending
 
+    def answer_reads(self, ird: int) -> None:
+        """Lets the device answer the peer's RDMA Read Requests (RFC 5040), of which ``ird`` may be
+        outstanding. Its sending half exists, and queue 1 has no buffer.
+        """
+        with self.context.lock:
+            self.check()
+            if self.sending is None or not self.context.responds:
+                raise UnsupportedDevice(
+                    "the device answers no RDMA Reads on this stream: build it with"
+                    " RnicConfig(transmit=True, responder=True), and call send_by() before"
+                )
+            depth = self.context.capabilities.queue
+            self.sending.answer_reads(integer("ird", ird, 1, depth))
+
     # -- reports of the device --------------------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:
@@ -309,6 +323,8 @@ class Stream(KnownStream):
                     mr=region, rsvdulp=completion.rsvdulp, to=completion.cookie,
                 )
             )  # fmt: skip
+        elif self.sending is not None and (responder := self.sending.answering(completion.qn)):
+            responder.complete(completion)
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:
             self._show_buffer(posted, min(completion.length, posted.length))
             self._give_back(posted)

@@ -10,7 +10,7 @@ OKAY, SLVERR, DECERR = 0, 2, 3
 
 def run_registers(script, **inputs):
     """Runs ``script(write, read)`` against a decoder; returns it with its Amaranth component."""
-    dut = Registers(sctp=True, transmit=True)
+    dut = Registers(sctp=True, transmit=True, responder=True)
     log = {"pulses": []}
 
     async def main(ctx):

@@ -173,7 +173,9 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
     dut, ends = HandOver(STREAMS), []
 
     async def run(ctx):
-        passed = [(1, 0), (1, 1), (0, 1), (1, 1), (0, 1)]  # leaves, ends
+        passed = [(1, 0), (1, 1), (0, 1), (1, 1), (0, 1), (0, 1), (0, 1)]  # leaves, ends
+        # The last two messages have no entry: Read Responses, of which only a failure counts.
+        entries, statuses = [1] * 5 + [0, 0], [SUCCESS] * 5 + [FLUSHED, FAILED]
         ctx.set(dut.o.ready, 1)
         handed = (6, 9, 14)
         ticks = ctx.tick().sample(dut.o.valid, dut.o.payload)
@@ -183,14 +185,15 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
             ctx.set(dut.i.valid, bool(passed))
             if passed:
                 leaves, last = passed.pop(0)
-                ctx.set(dut.i.payload, {
-                    "leaves": leaves, "ends": last, "message": {"stream": 5 - len(passed)}})
+                ctx.set(dut.i.payload, {"leaves": leaves, "ends": last, "message": {
+                    "stream": 7 - len(passed), "entries": entries.pop(0),
+                    "status": statuses.pop(0)}})
             ctx.set(dut.handed, cycle in handed)
             if cycle == 20:
                 return
 
     simulate(dut, run)
-    assert [stream for stream, _ in ends] == [2, 3, 4, 5]
-    assert [cycle > handed for (_, cycle), handed in zip(ends, (9, 9, 14, 14), strict=True)] == (
-        [True] * 4)
+    assert [stream for stream, _ in ends] == [2, 3, 4, 5, 7]
+    assert all(cycle > handed for (_, cycle), handed in zip(
+        ends, (9, 9, 14, 14, 14), strict=True))
     assert ends[0][1] <= 9 + 2 and ends[2][1] <= 14 + 2

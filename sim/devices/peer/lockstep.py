@@ -14,15 +14,18 @@ from ....hdl.spec.config import RnicConfig
 from ....hdl.spec.ddp import WAITING, ErrorNumber
 from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
+from ....sw_driver.rdmap import wire
 from ....sw_driver.transports.memory import Steps
 from ....sw_driver.verbs.context import Context
 from ....sw_driver.verbs.pd import MR, Access
 from ....sw_driver.verbs.stream import Stream
 from ...model.ddp import DataSink, TaggedHeader, header_length
 from ...model.events import DdpError, Delivered, LlpError, Placed
+from ...model.header import UntaggedHeader
 from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
 from ...model.mpa import Fpdu, MpaReceiver
+from ...model.rdmap import Opcode, QueueNumber, ReadRequest, opcode
 from ...replay.expectation import completion_of
 from ..live import SimTransport
 
@@ -52,6 +55,8 @@ class Receiver:
     expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
     error: tuple[ErrorNumber, bytes, int] | None = None  #: number, header and length of the segment
     delivered: list[Delivered] = field(default_factory=list)
+    #: The MSN after the last slot for a Read Request that the model knows; 0: the host answers.
+    slots: int = 0
     #: Called with each message that was delivered, once memory was compared.
     observe: Callable[[Delivered], object] | None = None
 
@@ -109,6 +114,7 @@ class LockStep(SimTransport):
 
     def _send_one(self, stream: int, sequence: int, octets: bytes, error: bool) -> None:
         assert self._context is not None
+        self._post_slots(stream)
         super().send(stream, sequence, octets, error=error)
         placed = self._expect(self.receivers[stream], stream, octets)
         while self.sending:
@@ -124,6 +130,18 @@ class LockStep(SimTransport):
             each()
 
     # -- the model --------------------------------------------------------------------------------
+
+    def _post_slots(self, stream: int) -> None:
+        """Posts the slots that the device has posted again since the last FPDU."""
+        assert self._context is not None
+        receiver, owner = self.receivers[stream], self._context.streams[stream]
+        if not receiver.slots:
+            return
+        registers = self._context.registers
+        registers.write("SEND_STREAM", stream)
+        ahead = registers.read("RESPONSE_NEXT") + owner.sending.responder.ird - receiver.slots
+        receiver.sink.post(QueueNumber.READ_REQUEST, ReadRequest.SIZE, ahead)
+        receiver.slots += ahead
 
     def _expect(self, receiver: Receiver, stream: int, octets: bytes) -> list[tuple[Placed, bytes]]:
         """Gives a packet to the model; returns what the model has placed."""
@@ -153,6 +171,11 @@ class LockStep(SimTransport):
                     self.octets += event.length
                     placed.append((event, fpdu.ulpdu[event.header.size :]))
                 case Delivered():
+                    if receiver.slots and _is_request(event):  # the device answers it
+                        receiver.delivered.append(event)
+                        continue
+                    if _queue_of(event) == QueueNumber.READ_REQUEST:
+                        receiver.slots = 0  # it answers no later one
                     self._counts["DELIVERED"] += 1
                     receiver.expected.append((completion_of(stream, event, 0), event))
                 case DdpError():
@@ -203,6 +226,20 @@ class LockStep(SimTransport):
                 )
 
 
+def _queue_of(event: Delivered) -> int | None:
+    return event.header.qn if isinstance(event.header, UntaggedHeader) else None
+
+
+def _is_request(event: Delivered) -> bool:
+    """Returns whether a message is a Read Request that the device answers by itself."""
+    return (
+        _queue_of(event) == QueueNumber.READ_REQUEST
+        and event.length == ReadRequest.SIZE
+        and opcode(event.header) == Opcode.READ_REQUEST
+        and event.header.rsvdulp >> 38 in wire.VERSIONS
+    )
+
+
 class _Stream(Stream):
     """A stream that the model follows."""
 
@@ -230,12 +267,21 @@ class _Stream(Stream):
         self._sim.receivers[self.number].sink.post(qn, posted.length)
         return msn
 
+    def answer_reads(self, ird: int) -> None:
+        super().answer_reads(ird)
+        receiver = self._sim.receivers[self.number]
+        receiver.sink.post(QueueNumber.READ_REQUEST, ReadRequest.SIZE, ird)
+        receiver.slots = 1 + ird
+
     def memory_of(self, event: Placed) -> tuple[memoryview | None, int]:
         """Returns the memory that a segment was placed in, and where; None if it is given back."""
         header = event.header
         if isinstance(header, TaggedHeader):
             region = self.context.tags[header.stag]
             return region.mapping.memory.view, header.to - region.to
+        if self.sending is not None and (responder := self.sending.answering(header.qn)):
+            memory, start = responder.slot(header.msn)
+            return memory.view, start + header.mo
         for posted in self._posted.values():
             if (posted.qn, posted.msn) == (header.qn, header.msn):
                 mapping = posted.region.mapping if posted.region else posted.mapping

@@ -43,7 +43,7 @@ class Node:
         markers: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self.config = RnicConfig(width=width, transmit=True)
+        self.config = RnicConfig(width=width, transmit=True, responder=True)
         self.settings: dict[str, Any] = {"crc": crc, "markers": markers}
         self.recorder = recorder
 

@@ -58,7 +58,7 @@ def captured() -> list[Traffic]:
 )
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
-    config, segments = RnicConfig(width=width, transmit=True), 0
+    config, segments = RnicConfig(width=width, transmit=True, responder=True), 0
     for each in captured():
         for plan in send_plans(send(each), config):
             outcome = ENGINE.run(config, plan.operations, plan.memory.copy(), stalls=stalls)
@@ -68,7 +68,7 @@ def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> N
 
 
 def test_what_the_rtl_cannot_send_is_counted() -> None:
-    config = RnicConfig(transmit=True)
+    config = RnicConfig(transmit=True, responder=True)
     (plan,) = send_plans(send(traffic(WORKLOAD)), config)
     assert plan.left_out == {"the RTL has 4 untagged queues": 1}
     outcome = ENGINE.run(config, plan.operations, plan.memory)
@@ -90,7 +90,7 @@ class Device:
     """Streams 1 to 3 have a ring each; 1 and 2 send from memory with a region each."""
 
     def __init__(self, width: int = 64, entries: int = ENTRIES) -> None:
-        self.config = RnicConfig(width=width, transmit=True)
+        self.config = RnicConfig(width=width, transmit=True, responder=True)
         self.entries = entries
         octets = random.Random(1).randbytes(RINGS + 4 * (ENTRY << entries))
         self.memory = np.frombuffer(octets, np.uint8).copy()

@@ -1,0 +1,119 @@
+"""Read Requests that the device answers without the host."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ...hdl.spec import commands
+from ...hdl.spec.completion import Completion
+from ...hdl.spec.send import ENTRY
+from ..base.errors import ResourceExhausted
+from ..transports.memory import Memory
+from .cq import WC, Opcode, WcStatus
+from .known import KnownStream
+
+__all__ = ["Responder"]
+
+#: The Queue Number of Read Requests, and their octets (RFC 5040 sections 4.1 and 4.4).
+_QN, _OCTETS = 1, 28
+_RSVDULP = 0x41 << 32  #: of a Read Request: version 1, opcode 1
+#: Untagged queues of RFC 5041 begin with this MSN.
+_FIRST = 1
+
+
+class Responder:
+    """Lets the device answer the Read Requests to a stream.
+
+    Each request is placed in a slot of the host's memory, from which the device takes it. A request
+    that the device does not answer, and any other message of the queue, has a completion in the
+    stream's CQ.
+
+    Parameters
+    ----------
+    stream
+        The stream, which has a sending half.
+    ird
+        Requests that the peer may have outstanding, 1 or more.
+    """
+
+    QN = _QN
+
+    def __init__(self, stream: KnownStream, ird: int) -> None:
+        self._stream, self._context = stream, stream.pd.context
+        self._size = (ird - 1).bit_length()
+        buffers = self._numbers()
+        self._memory = self._context.transport.allocate(ENTRY << self._size)
+        (extent,) = self._memory.extents
+        registers = self._context.registers
+        for msn in range(_FIRST, _FIRST + ird):
+            slot = self._slot(msn)
+            registers.start(
+                commands.post(
+                    stream.number, _QN, msn, address=extent.address + ENTRY * slot, length=_OCTETS,
+                    pages=0, cookie=slot, slot=buffers + slot,
+                )
+            )  # fmt: skip
+        self._buffers = range(buffers, buffers + (1 << self._size))
+        self.ird, self._address = ird, extent.address
+        self._set(open=True)
+
+    def _set(self, *, open: bool) -> None:
+        self._context.registers.start(
+            commands.set_responses(
+                self._stream.number, self._address, self._size, ird=self.ird,
+                buffer=self._buffers.start, msn=_FIRST, open=open,
+            )
+        )  # fmt: skip
+
+    def _numbers(self) -> int:
+        """Takes consecutive numbers of the buffer table; returns the first one."""
+        free, count = self._context.buffers, 1 << self._size
+        run = 1
+        for number, following in pairwise([-1, *sorted(free), -1]):
+            if run == count and number >= 0:
+                taken = range(number - count + 1, number + 1)
+                for each in taken:
+                    free.remove(each)
+                return taken.start
+            run = run + 1 if following == number + 1 and number >= 0 else 1
+        raise ResourceExhausted(
+            f"the device has no {count} free receive buffers in a row for Read Requests: take"
+            " completions first, or use a smaller ird"
+        )
+
+    def _slot(self, msn: int) -> int:
+        return msn & (1 << self._size) - 1
+
+    def slot(self, msn: int) -> tuple[Memory, int]:
+        """Returns the memory of the requests, and where that of an MSN begins."""
+        return self._memory, ENTRY * self._slot(msn)
+
+    def complete(self, completion: Completion) -> None:
+        """Gives a message of the queue to the CQ."""
+        self._report(completion.tag, completion.length, completion.rsvdulp)
+
+    def refused(self, answered: int) -> None:
+        """Gives the request to the CQ that the device could not answer, after it had answered
+        ``answered`` others, modulo 2**16.
+        """
+        self._report((_FIRST + answered) % (1 << 16), _OCTETS, _RSVDULP)
+
+    def _report(self, msn: int, length: int, rsvdulp: int) -> None:
+        _, at = self.slot(msn)
+        self._memory.pull(at, _OCTETS)
+        octets = bytes(self._memory.view[at : at + min(length, _OCTETS)])
+        self._stream.cq.put(
+            WC(
+                self._stream, WcStatus.SUCCESS, Opcode.RECV, octets, length, _QN, msn,
+                rsvdulp=rsvdulp,
+            )
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Begins no further response."""
+        self._set(open=False)
+
+    def close(self) -> None:
+        """Frees memory and buffers, once the device answers no request any more."""
+        self._memory.close()
+        self._context.buffers.extend(self._buffers)

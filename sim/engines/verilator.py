@@ -2,9 +2,9 @@
 
 A build needs neither perl nor make. The Verilog is rewritten first
 (:mod:`~ddp_rnic.sim.engines.rewrite`). Verilator's output is compiled as three translation units:
-two with the code that runs in every cycle, and one with the rest. All builds share the objects of
-Verilator's runtime. All files are kept in a cache, under names that are digests of everything that
-the build depends on.
+two with the code that runs in every cycle, and one with the rest. A small design is one unit. All
+builds share the objects of Verilator's runtime. All files are kept in a cache, under names that are
+digests of everything that the build depends on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from . import rewrite
 
 #: The name of the module around the gateware. This module has the same ports.
 TOP = "bench"
-# At 512 bits the fastest code simulates a quarter more cycles per second. At 64 bits it is no
-# faster, and takes a third longer to compile. Netlists and the simulations that cocotb drives have
-# less optimization, too.
-_FASTEST, _FAST, _REST = ("-O3",), ("-O1",), ("-O0",)
+# With -O3 the compiler takes twice as long (for 512 bits half a minute more), and the simulation
+# runs a quarter more cycles per second. With -O0 a simulation that cocotb drives takes half as long
+# again, which is more than the compiler saves.
+_FAST, _REST = ("-O1",), ("-O0",)
 #: The registers of the bench that let instances sleep (:mod:`rewrite`).
 _TIMES = (
     "  reg late = 0, storing = 0, comparing = 0;",
@@ -40,6 +40,9 @@ _TIMES = (
     "    comparing <= storing;",
     "  end",
 )
+#: Octets of C++ up to which one translation unit compiles faster than three, because each reads the
+#: same headers.
+_SMALL = 200_000
 #: How many statements Verilator puts into one C++ file.
 _SPLIT = "5000"
 # A netlist is one function of a hundred thousand lines. Cut into smaller ones, it compiles five
@@ -157,7 +160,7 @@ class _Build:
             str(self._verilator / "include" / "vltstd"),
         )
         # All objects depend on these tools and flags.
-        levels = *_FASTEST, *_FAST, *_REST
+        levels = *_FAST, *_REST
         self._tools = (version("verilator"), *self._compiler, *self._flags, *levels)
 
     def path(self) -> Path:
@@ -230,18 +233,13 @@ class _Build:
         files = sorted(generated.glob("*.cpp"))
         headers = ("-I", str(generated))
         tasks: list[tuple[Path, Path, tuple[str, ...]]] = []
-        narrow = "[63:0] m_axi_wdata" in verilog
-        fast = _FAST if self._public or self._netlist or narrow else _FASTEST
-        for name, flags, parts in (
-            *zip(
-                ("fast0", "fast1"),
-                (fast, fast),
-                _halves([main, *(file for file in files if "Slow" not in file.name)]),
-                strict=True,
-            ),
-            ("rest", _REST, [file for file in files if "Slow" in file.name]),
-        ):
-            unit = work / f"{name}.cpp"
+        often = [main, *(file for file in files if "Slow" not in file.name)]
+        once = [file for file in files if "Slow" in file.name]
+        units = [*((_FAST, half) for half in _halves(often)), (_REST, once)]
+        if sum(file.stat().st_size for file in files) < _SMALL:
+            units = [(_FAST, [*often, *once])]
+        for number, (flags, parts) in enumerate(units):
+            unit = work / f"unit{number}.cpp"
             unit.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
             tasks.append((unit, unit.with_suffix(".o"), (*flags, *headers)))
         objects = [task[1] for task in tasks]

@@ -121,7 +121,7 @@ class ResponseRings(wiring.Component):
     def __init__(self, streams):
         self.streams = streams
         slots = ResponseSlots(streams)
-        self.found_shape = data.StructLayout({
+        found = data.StructLayout({
             "base": slots["base"].shape, "size": 4, "start": 16, "count": 8, "done": 32,
             "sends": 1, "more": 1})
         super().__init__({
@@ -129,7 +129,7 @@ class ResponseRings(wiring.Component):
             "requests": In(stream.Signature(Request(streams))),
             "wake": Out(stream.Signature(range(streams))),
             "turn": In(range(streams)),
-            "found": Out(self.found_shape),
+            "found": Out(found),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
             "room": Out(1),
             "answered": Out(stream.Signature(Answered(streams))),

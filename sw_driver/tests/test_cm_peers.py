@@ -579,6 +579,31 @@ def test_a_peer_that_reads_nothing_does_not_keep_what_was_terminated(pd: PD) -> 
     run(test)
 
 
+def test_a_peer_that_reads_no_answers_finds_no_buffer_for_more_requests(pd: PD) -> None:
+    """RFC 5040 section 6.1 bounds the Read Requests by IRD; otherwise the host kept all answers."""
+    control = rsvdulp(Message.READ_REQUEST, tagged=False)
+
+    async def test() -> None:
+        region = pd.register(bytearray(1 << 18), Access.REMOTE_READ)
+        source, sender = DataSource(1440), MpaSender()
+        asks = ReadRequest(1, 0, 1 << 18, region.stag, 0).encode()
+        async with Listener(pd) as listener:
+            server, _, writer = await accepted(listener)
+            writer.transport.pause_reading()
+            for _ in range(120):
+                (segment,) = source.untagged(1, asks, rsvdulp=control)
+                writer.write(sender.send(segment))
+                await asyncio.sleep(0.01)
+            reason = await server.disconnected(20)
+            assert isinstance(reason, Terminated)
+            assert (reason.terminate.type, reason.terminate.code) == (2, 2)
+            writer.transport.abort()
+            await server.until(lambda: server.closed, 5)
+        region.revoke()
+
+    run(test)
+
+
 def test_a_request_that_could_not_be_accepted_waits_for_another_answer(pd: PD) -> None:
     def refuse(_: Any) -> None:
         raise KeyError("the program's own")

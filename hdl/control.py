@@ -90,7 +90,7 @@ def send_control(config):
         "dropped": In(1),
         "fence": Out(1),
         "fencing": In(1),
-        **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32)}
+        **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32), "asked": In(16)}
            if config.responder else {}),
     })
 
@@ -473,6 +473,8 @@ class Control(wiring.Component):
                 slots.buffer.eq(registers.response_buffer),
                 slots.msn.eq(registers.response_msn),
                 registers.response_next.eq(send.next),
+                registers.response_asked.eq(send.asked),
+                registers.response_sequence.eq(found.sequence),
             ]
         for name, event in (("sent", send.sent), ("send_dropped", send.dropped)):
             counter = Signal(32, name=name)

@@ -422,6 +422,7 @@ class Rnic(wiring.Component):
             poster.set.valid.eq(slots.valid & slots.ready),
             *(port.payload.eq(slots.payload) for port in (requests.set, source.slots, poster.set)),
             control.send.next.eq(source.next),
+            control.send.asked.eq(source.asked),
             posts.hold.eq(control.hold),
             m.submodules.commit.hold.eq(control.hold & posts.settled),
         ]

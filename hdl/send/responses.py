@@ -114,8 +114,9 @@ class ResponseRings(wiring.Component):
         Only while ``room`` (Out(1)) is high.
     answered : Out(stream.Signature(Answered(streams)))
         Requests whose responses were cut whole.
-    look : In(range(streams)), next : Out(32)
-        The MSN of a stream's first request that is not in ``answered``; answered after 2 cycles.
+    look : In(range(streams)), next : Out(32), asked : Out(16)
+        The MSN of a stream's first request that is not in ``answered``, and the one after its last
+        request, modulo 2**16; answered after 2 cycles.
     """
 
     def __init__(self, streams):
@@ -135,6 +136,7 @@ class ResponseRings(wiring.Component):
             "answered": Out(stream.Signature(Answered(streams))),
             "look": In(range(streams)),
             "next": Out(32),
+            "asked": Out(16),
         })
 
     def elaborate(self, platform):
@@ -142,7 +144,7 @@ class ResponseRings(wiring.Component):
         progress = data.StructLayout({"next": 32, "done": 32})
         m.submodules.slot_table = slots = ForwardedTable(
             ResponseSlots(self.streams), self.streams, few=FEW)
-        m.submodules.requested = requested = ForwardedTable(16, self.streams, few=FEW)
+        m.submodules.requested = requested = ForwardedTable(16, self.streams, reads=2, few=FEW)
         m.submodules.progress = states = ForwardedTable(
             progress, self.streams, reads=2, few=FEW)
         m.submodules.answers = answers = Store(Answered(self.streams), depth=QUEUE)
@@ -167,7 +169,9 @@ class ResponseRings(wiring.Component):
             requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),
             requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
             states.address[1].eq(Mux(self.results.valid, result.stream, self.look)),
+            requested.address[1].eq(self.look),
             self.next.eq(before.next),
+            self.asked.eq(requested.data[1]),
             states.write.valid.eq(changes | starts),
             states.write.payload.address.eq(Mux(changes, written.stream, fresh.stream)),
             states.write.payload.data.next.eq(

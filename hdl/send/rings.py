@@ -122,7 +122,7 @@ class RingReader(wiring.Component):
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
     fail : Out(stream.Signature(range(streams)))
         The sending half of a stream has to be closed.
-    slots, requests, answered, next
+    slots, requests, answered, next, asked
         With ``responder`` only: those of :class:`~.responses.ResponseRings`.
     """
 
@@ -146,8 +146,8 @@ class RingReader(wiring.Component):
             "o": Out(stream.Signature(WorkEntry(streams))),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
-            **{name: members[name] for name in ("slots", "requests", "answered", "next")
-               if responder},
+            **{name: members[name]
+               for name in ("slots", "requests", "answered", "next", "asked") if responder},
         })
 
     def elaborate(self, platform):
@@ -171,7 +171,11 @@ class RingReader(wiring.Component):
             for name in ("slots", "requests", "answered"):
                 wiring.connect(
                     m, getattr(self.responses, name), wiring.flipped(getattr(self, name)))
-            m.d.comb += [self.responses.look.eq(self.look), self.next.eq(self.responses.next)]
+            m.d.comb += [
+                self.responses.look.eq(self.look),
+                self.next.eq(self.responses.next),
+                self.asked.eq(self.responses.asked),
+            ]
         else:
             wiring.connect(m, entries.o, wiring.flipped(self.o))
         # Both kinds of failures close the same half.

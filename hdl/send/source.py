@@ -64,7 +64,7 @@ class DataSource(wiring.Component):
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
         As in :class:`~.sent.SentCompletions`.
     completions : Out(sent_host(config))
-    slots, requests, answered, next
+    slots, requests, answered, next, asked
         With ``config.responder`` only: those of :class:`~.responses.ResponseRings`.
     bus : Out(AxiRead(width, 2 * outstanding))
     o : Out(stream.Signature(FpduBeat(width)))
@@ -104,7 +104,8 @@ class DataSource(wiring.Component):
 
     def _responses(self):
         """Returns the names of the members for Read Responses."""
-        return ("slots", "requests", "answered", "next") if self.config.responder else ()
+        names = ("slots", "requests", "answered", "next", "asked")
+        return names if self.config.responder else ()
 
     def elaborate(self, platform):
         m = Module()
@@ -150,7 +151,7 @@ class DataSource(wiring.Component):
         if self.config.responder:
             for name in ("slots", "requests", "answered"):
                 wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
-            m.d.comb += self.next.eq(rings.next)
+            m.d.comb += [self.next.eq(rings.next), self.asked.eq(rings.asked)]
         m.d.comb += [
             check.pd.eq(self.pd),
             check.enable.eq(self.enable),

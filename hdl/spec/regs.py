@@ -677,7 +677,20 @@ REGISTERS = (
         "RESPONSE_NEXT",
         0x2AC,
         "ro",
-        "MSN of the first Read Request to SEND_STREAM that was not answered whole.",
+        "MSN of the first Read Request to SEND_STREAM whose response was not cut whole.",
+    ),
+    Register(
+        "RESPONSE_ASKED",
+        0x2B0,
+        "ro",
+        "MSN after that of the last Read Request to SEND_STREAM which was delivered, modulo 2^16.",
+    ),
+    Register(
+        "RESPONSE_SEQUENCE",
+        0x2B4,
+        "ro",
+        "LLP sequence number of SEND_STREAM after the octets of SEND_STATE.answered responses. The"
+        " last FPDUs before it may still be on their way to the port.",
     ),
 )
 

@@ -354,7 +354,8 @@ class Endpoint(Owner):
         blocked = False
         while not blocked:
             if not self._outgoing:
-                if not (pieces := self.connection.pieces_to_send()):
+                pieces = self.connection.pieces_to_send()
+                if not pieces or self._shut:  # what is asked for after the end has no answer
                     break
                 segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
                 self._outgoing += packed(pieces, segment)

@@ -384,6 +384,29 @@ def test_a_connection_that_is_aborted_while_it_sends_leaves_nothing(pd: PD, leng
     run(test)
 
 
+@pytest.mark.parametrize("length", [64, 700_000])
+def test_reads_that_were_asked_for_before_a_graceful_end_are_answered(pd: PD, length: int) -> None:
+    """RFC 5041 section 6.2.1; a Read that is asked for later has no answer."""
+
+    async def test() -> None:
+        client, server = await pair(pd, {})
+        with pd.register(bytearray(octets(length, 3)), ALL) as region:
+            sinks = [bytearray(length) for _ in range(3)]
+            for sink in sinks:
+                client.qp.post_send(Opcode.RDMA_READ, sink, stag=region.stag)
+            half = server.qp.stream.sending
+            assert half is not None and half.responder is not None
+            while half.responder.asked() < 3:
+                await asyncio.sleep(0.001)
+            ends = asyncio.create_task(server.disconnect())
+            assert [wc.status for wc in await take(client, 3)][:3] == [GOOD] * 3
+            assert all(sink == octets(length, 3) for sink in sinks)
+            await client.disconnect()
+            await ends
+
+    run(test)
+
+
 def test_a_message_is_sent_from_regions_of_its_domain_alone(pd: PD) -> None:
     async def test() -> None:
         client, server = await pair(pd, {})

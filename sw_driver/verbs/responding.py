@@ -92,6 +92,12 @@ class Responder:
         """Gives a message of the queue to the CQ."""
         self._report(completion.tag, completion.length, completion.rsvdulp)
 
+    def asked(self) -> int:
+        """Returns how many requests were delivered, modulo 2**16."""
+        registers = self._context.registers
+        registers.start([commands.Write("SEND_STREAM", self._stream.number)])
+        return (registers.read("RESPONSE_ASKED") - _FIRST) % (1 << 16)
+
     def refused(self, answered: int) -> None:
         """Gives the request to the CQ that the device could not answer, after it had answered
         ``answered`` others, modulo 2**16.

@@ -178,8 +178,23 @@ class SendingHalf:
 
     @property
     def busy(self) -> bool:
-        """True if a message was posted that has not ended."""
-        return bool(self._posted or self._waiting)
+        """True if a message was posted, or a Read asked for, that has not ended."""
+        return bool(self._posted or self._waiting) or self._answers()
+
+    def _answers(self) -> bool:
+        """Returns whether the device has a Read Request that it has not answered whole."""
+        if self.responder is None or self._failed:
+            return False
+        state = self._state()
+        sequence = self._context.registers.read("RESPONSE_SEQUENCE")
+        return bool(state["open"]) and (
+            self.responder.asked() != state["answered"] or sequence != self._position % (1 << 32)
+        )
+
+    def _state(self) -> dict[str, int]:
+        registers = self._context.registers
+        registers.start([commands.Write("SEND_STREAM", self._stream.number)])
+        return regs.BY_NAME["SEND_STATE"].unpack(registers.read("SEND_STATE"))
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -301,9 +316,7 @@ class SendingHalf:
         """Returns whether a Read Response has failed, and then reports its request."""
         if self.responder is None:
             return False
-        registers = self._context.registers
-        registers.start([commands.Write("SEND_STREAM", self._stream.number)])
-        state = regs.BY_NAME["SEND_STATE"].unpack(registers.read("SEND_STATE"))
+        state = self._state()
         if state["response"]:
             self.responder.refused(state["answered"])
         return bool(state["response"])

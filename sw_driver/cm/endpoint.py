@@ -355,7 +355,7 @@ class Endpoint(Owner):
         while not blocked:
             if not self._outgoing:
                 pieces = self.connection.pieces_to_send()
-                if not pieces or self._shut:  # what is asked for after the end has no answer
+                if not pieces or self._shut:  # later requests have no answer
                     break
                 segment = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
                 self._outgoing += packed(pieces, segment)

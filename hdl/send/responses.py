@@ -116,7 +116,7 @@ class ResponseRings(wiring.Component):
         Requests whose responses were cut whole.
     look : In(range(streams)), next : Out(32), asked : Out(16)
         The MSN of a stream's first request that is not in ``answered``, and the one after its last
-        request, modulo 2**16; answered after 2 cycles.
+        request, modulo 2**16; answered after 3 cycles, or as soon as no result is in the way.
     """
 
     def __init__(self, streams):
@@ -170,7 +170,6 @@ class ResponseRings(wiring.Component):
             requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
             states.address[1].eq(Mux(self.results.valid, result.stream, self.look)),
             requested.address[1].eq(self.look),
-            self.next.eq(before.next),
             self.asked.eq(requested.data[1]),
             states.write.valid.eq(changes | starts),
             states.write.payload.address.eq(Mux(changes, written.stream, fresh.stream)),
@@ -183,6 +182,9 @@ class ResponseRings(wiring.Component):
             answers.i.payload.msn.eq(before.next),
             answers.i.payload.count.eq(written.entries),
         ]
+
+        with m.If(~changes):  # then the state is the one that the host looks at
+            m.d.sync += self.next.eq(before.next)
 
         # The look-up: two cycles, and two for the result.
         available = Signal(16)

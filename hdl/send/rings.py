@@ -113,7 +113,8 @@ class RingReader(wiring.Component):
     nudge : In(stream.Signature(range(streams)))
         A stream that is woken too, because it has new credit.
     look : In(range(streams)), consumer : Out(16)
-        The index of a stream's next message, answered after 2 cycles.
+        The index of a stream's next message, answered after 3 cycles, or as soon as no result is
+        in the way.
     wake, turn, ended
         The other ends of those of :class:`~.scheduler.Scheduler`.
     segments, reserved, pieces, heads, beats
@@ -215,7 +216,6 @@ class RingReader(wiring.Component):
         m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(resulted, result.stream, self.look)),
-            self.consumer.eq(contexts.data[1].consumer),
         ]
         changes = [Signal(name=f"changes{n}") for n in (1, 2)]
         stages = [Signal(TurnResult(self.streams), name=f"result{n}") for n in (1, 2)]
@@ -223,8 +223,11 @@ class RingReader(wiring.Component):
             changes[0].eq(resulted), changes[1].eq(changes[0]),
             stages[0].eq(result), stages[1].eq(stages[0]),
         ]
-        # The result of two cycles ago meets the context that it changes.
+        # The result of two cycles ago meets the context that it changes. Otherwise the context is
+        # the one that the host looks at.
         written, before = stages[1], contexts.data[1]
+        with m.If(~changes[1]):
+            m.d.sync += self.consumer.eq(before.consumer)
         used, wider, sets, bells = Signal(8), Signal(8), Signal(), Signal()
         fresh, bell = self.set.payload, self.doorbell.payload
         other = written.response  # the result is not that of this ring

@@ -347,13 +347,15 @@ class Context(Closing):
         The sizes of its SCTP, or None.
     sends
         Whether the device sends, and its FPDUs reach the host.
+    responds
+        Whether the device can answer RDMA Read Requests, too.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.
     """
 
     kinds: ClassVar[dict[type, type]] = {}
-    sends = False
+    sends = responds = False
 
     def __init__(
         self,
@@ -379,8 +381,7 @@ class Context(Closing):
         sends = regs.BY_NAME["CAP_SENDS"].unpack(
             self.registers.read("CAP_SENDS") if transport.carries else 0
         )
-        self.sends = bool(sends["messages"])  #: whether the device sends what the host posts
-        self.responds = bool(sends["responses"])  #: whether it can answer Read Requests
+        self.sends, self.responds = bool(sends["messages"]), bool(sends["responses"])
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table

@@ -51,19 +51,19 @@ class _Position(data.StructLayout):
 class _Found(data.StructLayout):
     """The credit of a turn, in ``words`` (30), and the ``position`` at which it begins.
 
-    ``free`` (1): the stream has closed, and needs no credit.
+    ``failed`` (1): the sending half of the stream has failed.
     """
 
     def __init__(self):
-        super().__init__({"stream": 12, "words": 30, "position": _Position(), "free": 1})
+        super().__init__({"stream": 12, "words": 30, "position": _Position(), "failed": 1})
 
 
 class CreditAccounts(wiring.Component):
     """Says in each turn how much credit its stream has, and counts the segments of the turn.
 
     The position of a stream runs ahead of the one in :class:`~.departure.Departure` by the segments
-    that were cut and have not left. A segment that does not leave closes its stream. From then on
-    until it is opened again, the stream needs no credit, because nothing of it leaves.
+    that were cut and have not left. A segment that does not leave closes its stream, and with it
+    this account.
 
     Latency: 4 cycles from ``look`` to ``there``; 5 from ``ends`` to a look-up that sees the turn's
     segments. Throughput: a turn every 2 cycles, a segment per cycle. Reset: no turn; accounts stay.
@@ -79,12 +79,12 @@ class CreditAccounts(wiring.Component):
         While no segment of the stream is under way.
     limits : In(stream.Signature(CreditLimit(streams), always_ready=True))
     closes : In(stream.Signature(range(streams), always_ready=True))
-        The stream has closed.
+        A stream whose sending half has failed; until ``set`` opens it again.
     look : In(stream.Signature(range(streams), always_ready=True))
         The stream of a turn that is about to begin; at most 16 of them.
     there : Out(1)
         The next turn can begin: ``words`` Out(30), its credit; ``limited`` Out(1): it has a limit;
-        ``markers`` Out(1).
+        ``markers`` Out(1); ``failed`` Out(1): its sending half has failed.
     begins, cuts, ends : In(1)
         The turn begins; it has a segment of ``octets`` In(17); it ends. Its first segment comes 2
         cycles after it begins or later, and its end 1 cycle.
@@ -98,6 +98,7 @@ class CreditAccounts(wiring.Component):
             "closes": In(stream.Signature(range(streams), always_ready=True)),
             "look": In(stream.Signature(range(streams), always_ready=True)),
             "there": Out(1), "words": Out(30), "limited": Out(1), "markers": Out(1),
+            "failed": Out(1),
             "begins": In(1), "cuts": In(1), "octets": In(17), "ends": In(1),
         })
 
@@ -111,13 +112,13 @@ class CreditAccounts(wiring.Component):
 
         # The credit of a turn that is about to begin.
         came, number = Signal(3), delayed(m, 3, self.look.payload, "number")
-        left, position, free = Signal(signed(32)), Signal(_Position()), Signal()
+        left, position, failed = Signal(signed(32)), Signal(_Position()), Signal()
         found = turns.i.payload
         m.d.sync += [
             came.eq(Cat(self.look.valid, came)),
             left.eq(limits.data[0] - positions.data[0].sequence),
             position.eq(positions.data[0]),
-            free.eq(closed.data[0]),
+            failed.eq(closed.data[0]),
         ]
         m.d.comb += [
             positions.address[0].eq(self.look.payload),
@@ -130,10 +131,11 @@ class CreditAccounts(wiring.Component):
             found.stream.eq(number),
             found.words.eq(Mux(left[-1], 0, left[2:])),
             found.position.eq(position),
-            found.free.eq(free),
+            found.failed.eq(failed),
             self.there.eq(turns.o.valid),
             self.words.eq(turns.o.payload.words),
-            self.limited.eq(turns.o.payload.position.limited & ~turns.o.payload.free),
+            self.limited.eq(turns.o.payload.position.limited),
+            self.failed.eq(turns.o.payload.failed),
             self.markers.eq(turns.o.payload.position.markers),
             turns.o.ready.eq(self.begins),
             size.octets.eq(self.octets),

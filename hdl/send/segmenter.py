@@ -205,6 +205,8 @@ class Cutter(wiring.Component):
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
 
+    A message of a stream whose sending half has failed is given up as a whole, as one segment.
+
     A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
     Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
 
@@ -262,12 +264,12 @@ class Cutter(wiring.Component):
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
         header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
         first = fresh[0] & now.turn.first
-        accounts, fits, limited, marked = self._credit(
+        accounts, fits, limited, marked, failed = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
         may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
-            bad.eq(now.refused | small),
+            bad.eq(now.refused | small | failed),
             ends.eq(over[-1] | bad),
             # The first step of a message that continues is to skip octets.
             stops.eq(cuts & ~skips & ~may),
@@ -342,7 +344,7 @@ class Cutter(wiring.Component):
         """Adds the accounts of credit.
 
         Returns them; whether the segment to be cut has credit; and whether its stream has a limit,
-        and markers.
+        has markers, and has failed.
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams)
         for name, port in (
@@ -350,13 +352,14 @@ class Cutter(wiring.Component):
             ("look", accounts.look),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
-        left, markers, limited = Signal(30), Signal(), Signal()
+        left, markers, limited, failed = Signal(30), Signal(), Signal(), Signal()
         whole, rest, fits = Signal(15), Signal(15), Signal()  # words of a segment that is cut
         needs, has_limit = Mux(ends, rest, whole), Mux(first, accounts.limited, limited)
         m.d.comb += accounts.begins.eq(first)
         with m.If(first):
             m.d.sync += [
-                left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers)]
+                left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers),
+                failed.eq(accounts.failed)]
         with m.Elif(sends & ~bad):
             m.d.sync += left.eq(left - needs)
         with m.If(~tests):
@@ -364,7 +367,7 @@ class Cutter(wiring.Component):
             m.d.sync += [
                 whole.eq(enough(mulpdu, has_markers)), rest.eq(enough(now.left[:17], has_markers))]
         m.d.sync += fits.eq(needs <= left)
-        return accounts, fits | ~limited | bad, has_limit, markers
+        return accounts, fits | ~limited | bad, has_limit, markers, failed
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.

@@ -167,7 +167,7 @@ class DataSource(wiring.Component):
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
-            # A stream that has closed drops all that it has without credit.
+            # A stream that has failed is woken, to give up what waits for credit.
             segmenter.closes.valid.eq(departure.closed.valid),
             segmenter.closes.payload.eq(departure.closed.payload),
             rings.nudge.valid.eq(self.limits.valid | closed.o.valid),

@@ -344,10 +344,13 @@ def tell_session(
 # -- everything -----------------------------------------------------------------------------------
 
 
-def clear_tables(*, stags: int, streams: int, associations: int = 0) -> list[Write | Wait]:
-    """Takes a device over: removes associations, disables streams and revokes all Steering Tags.
+def clear_tables(
+    *, stags: int, streams: int, associations: int = 0, sends: bool = False, responds: bool = False
+) -> list[Write | Wait]:
+    """Takes a device over: removes associations, disables streams, and revokes all Steering Tags.
 
-    Each parameter is the size of a table.
+    In a device that ``sends`` this closes the send rings, and in one that ``responds`` the slots of
+    Read Requests. The other parameters are sizes of tables.
     """
     steps: list[Write | Wait] = []
     if associations:
@@ -359,6 +362,10 @@ def clear_tables(*, stags: int, streams: int, associations: int = 0) -> list[Wri
     steps.append(Write("STREAM_FLAGS", 0))
     for number in range(streams):
         steps += _write("STREAM", INDEX=number, COMMIT=1)
+    rings = [Write("SEND_RING_COMMIT", 1)] * sends + [Write("RESPONSE_COMMIT", 1)] * responds
+    steps += [Write("SEND_RING_SIZE", 0)] * sends + [Write("RESPONSE_SLOTS", 0)] * responds
+    for number in range(streams if rings else 0):
+        steps += Write("SEND_STREAM", number), *rings
     for index in range(stags):
         steps += revoke_stag(index << 8)[:-1]
     return [*steps, REVOKED]

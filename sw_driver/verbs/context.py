@@ -427,6 +427,8 @@ class Context(Closing):
                 stags=known.stags,
                 streams=known.streams,
                 associations=sctp.associations if sctp else 0,
+                sends=self.sends,
+                responds=self.responds,
             ),
             "the device does not finish the work that it had before: reset it",
         )

@@ -104,6 +104,8 @@ class TaggedCheck(wiring.Component):
     """
 
     LATENCY = 12
+    #: Cycles from ``i`` to the entry of its STag.
+    ENTRY = 4
 
     def __init__(self, entries, *, right="remote_write"):
         self.entries, self.right = entries, right

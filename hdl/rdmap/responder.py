@@ -165,9 +165,9 @@ class RequestFilter(wiring.Component):
 class SlotPoster(wiring.Component):
     """Posts the buffers of slots again whose requests were answered.
 
-    The next request that the peer may send then has the MSN of the answered one and ``ird``.
+    The MSN of the request that a slot is posted for is that of the answered one plus ``ird``.
 
-    Latency: 3 cycles to the first buffer. Throughput: one buffer in 4 cycles, because UntaggedCheck
+    Latency: 5 cycles to the first buffer. Throughput: one buffer in 4 cycles, because UntaggedCheck
     takes no more. Reset: empty; the slots stay. Errors: none.
 
     Members
@@ -193,36 +193,41 @@ class SlotPoster(wiring.Component):
         slots = ResponseSlots(self.config.streams)
         m.submodules.table = table = ForwardedTable(slots, self.config.streams, few=FEW)
         answered, slot = self.i.payload, table.data[0]
-        step, at, leaves, ends = Signal(range(4)), Signal(8), Signal(), Signal()
+        step, at, leaves, ends = Signal(range(6)), Signal(8), Signal(), Signal()
         msn, index = Signal(32), Signal(16)
+        number, place = Signal(16), Signal(64 - exact_log2(ENTRY))
         m.d.comb += [
             table.write.valid.eq(self.set.valid),
             table.write.payload.address.eq(self.set.payload.stream),
             table.write.payload.data.eq(self.set.payload),
             table.address[0].eq(answered.stream),
         ]
-        # 0, 1: the look-up. 2: the MSN. 3: the buffer is ready to be posted.
+        # 0, 1: the look-up. 2: the MSN. 3: the slot. 4: where it is. 5: the buffer is ready to be
+        # posted. Each result stays until the next buffer.
         with m.If(~self.i.valid):
             m.d.sync += step.eq(0)
-        with m.Elif(step != 3):
+        with m.Elif(step != 5):
             m.d.sync += step.eq(step + 1)
         with m.Elif(leaves):
             m.d.sync += [step.eq(Mux(ends, 0, 2)), at.eq(Mux(ends, 0, at + 1))]
-        with m.If(step == 2):
-            m.d.sync += msn.eq(answered.msn + at + slot.ird)
+        m.d.sync += [
+            msn.eq(answered.msn + at + slot.ird),
+            index.eq(msn & ((1 << slot.size) - 1)),
+            number.eq(slot.buffer + index),
+            place.eq(slot.base + index),
+        ]
         post = self.o.payload
         m.d.comb += [
-            index.eq(msn & ((1 << slot.size) - 1)),
             # Slots that were closed meanwhile are not posted any more.
-            self.o.valid.eq((step == 3) & slot.open),
-            leaves.eq((step == 3) & (self.o.ready | ~slot.open)),
+            self.o.valid.eq((step == 5) & slot.open),
+            leaves.eq((step == 5) & (self.o.ready | ~slot.open)),
             ends.eq(at == answered.count - 1),
             self.i.ready.eq(leaves & ends),
             post.stream.eq(answered.stream),
             post.qn.eq(read_request.QN),
             post.msn.eq(msn),
-            post.slot.eq(slot.buffer + index),
-            post.buffer.address.eq((slot.base + index) << exact_log2(ENTRY)),
+            post.slot.eq(number),
+            post.buffer.address.eq(place << exact_log2(ENTRY)),
             post.buffer.length.eq(read_request.OCTETS),
             post.buffer.pages.eq(0),
             post.buffer.cookie.eq(index),
@@ -281,5 +286,5 @@ class PostsJoin(wiring.Component):
         with m.If(self.o.valid):
             m.d.sync += since.eq(0)
         with m.Elif(~self.settled):
-            m.d.sync += since.eq(Mux(since == SETTLE, SETTLE, since + 1))
+            m.d.sync += since.eq(since + 1)
         return m

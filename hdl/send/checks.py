@@ -131,9 +131,9 @@ class PartCheck(wiring.Component):
             rights.enable.eq(self.enable),
             self.index.eq(check.index),
             check.entry.eq(self.entry),
-            # The entry comes two cycles after the look-up of the STag, which takes two cycles.
+            # The right that counts depends on who reads.
             check.entry.local_read.eq(Mux(
-                delayed(m, 2 + LOOKUP, looked.response, "response"),
+                delayed(m, check.ENTRY, looked.response, "response"),
                 self.entry.remote_read, self.entry.local_read)),
         ]
         m.d.sync += coming.eq(Cat(takes, coming))

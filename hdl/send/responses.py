@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.blockram import FEW, ForwardedTable
-from ..lib.stream import Stage, Store, delayed
+from ..lib.stream import Skid, Stage, Store, delayed
 from ..rdmap import read_request
 from ..rdmap.responder import Answered, Request, ResponseSlots
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Kind
@@ -26,8 +26,8 @@ class ResponseEntries(wiring.Component):
 
     A Read Response is a tagged message whose one piece is the source that the request names. Before
     it stands a piece of no octets at the source's last octet: the probe, with which the whole range
-    is checked before any octet leaves. A request is made an entry
-    that is not valid if its source or sink passes 2**64.
+    is checked before any octet leaves. If the request's source or sink passes 2**64, the entry is
+    not valid, and so the message is refused.
 
     Latency: 2 cycles. Throughput: one entry per cycle. Reset: empty. Errors: none.
 
@@ -48,7 +48,8 @@ class ResponseEntries(wiring.Component):
         m = Module()
         work = WorkEntry(self.streams)
         shorter = data.StructLayout({"work": work, "less": 32})  # the length less one
-        m.submodules.first = first = Stage(shorter)
+        # No chain of ready signals leads through this block.
+        m.submodules.first = first = Skid(shorter)
         m.submodules.then = then = Stage(work)
         wiring.connect(m, then.o, wiring.flipped(self.o))
         m.d.comb += [
@@ -142,8 +143,9 @@ class ResponseRings(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         progress = data.StructLayout({"next": 32, "done": 32})
-        m.submodules.slot_table = slots = ForwardedTable(
-            ResponseSlots(self.streams), self.streams, few=FEW)
+        found = self.found.shape()
+        ring = data.StructLayout({"base": found["base"].shape, "size": 4, "open": 1})
+        m.submodules.slot_table = slots = ForwardedTable(ring, self.streams, few=FEW)
         m.submodules.requested = requested = ForwardedTable(16, self.streams, reads=2, few=FEW)
         m.submodules.progress = states = ForwardedTable(
             progress, self.streams, reads=2, few=FEW)
@@ -163,7 +165,7 @@ class ResponseRings(wiring.Component):
             self.wake.payload.eq(request.stream),
             slots.write.valid.eq(sets),
             slots.write.payload.address.eq(fresh.stream),
-            slots.write.payload.data.eq(fresh),
+            *(slots.write.payload.data[name].eq(fresh[name]) for name, _ in ring),
             starts.eq(sets & fresh.open),
             requested.write.valid.eq(starts | (self.requests.valid & self.requests.ready)),
             requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),

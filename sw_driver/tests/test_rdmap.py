@@ -31,6 +31,7 @@ from ddp_rnic.sw_driver import (
     Stream,
     StreamError,
     StreamState,
+    UnsupportedDevice,
     WcStatus,
 )
 from ddp_rnic.sw_driver.cm import MpaSource
@@ -566,6 +567,48 @@ def test_no_octet_of_a_read_leaves_whose_end_is_out_of_bounds(bench: Bench) -> N
 
 
 @by_both
+@pytest.mark.parametrize(("change", "code"), [(1, 0), (0, 1)], ids=["STag", "bounds"])
+def test_a_read_of_4_gib_that_may_not_be_is_refused_as_fast_as_a_short_one(
+    bench: Bench, change: int, code: int
+) -> None:
+    """A peer cannot occupy this side with the segments of a response that nobody gets."""
+    region = bench.pd.register(bytearray(4000), BOTH)
+    bench.ask(region.stag ^ change, 0, (1 << 32) - 1)
+    bench.settle()
+    assert bench.terminate()[:2] == bytes([1, code])
+
+
+@by_device
+def test_a_device_that_is_taken_over_answers_no_reads_for_its_former_owner(bench: Bench) -> None:
+    """Its streams then have other queues, whose messages may look like Read Requests."""
+    number, sim = bench.qp.stream.number, bench.sim
+    bench.pd.context._closed = True
+    with Device(sim).open() as context:
+        cq = DdpCQ(context)
+        stream = Stream(PD(context), cq, number=number)
+        buffer = bytearray(40)
+        stream.post_recv(buffer, 1, wr_id="taken")
+        peer, request = Peer(sim, number), ReadRequest(1, 2, 3, 4, 5).encode()
+        peer.send(request, 1, rsvdulp=rsvdulp(Message.READ_REQUEST, tagged=False))
+        sim.run(3000)
+        assert [wc.wr_id for wc in cq.poll()] == ["taken"] and buffer[:28] == request
+        with pytest.raises(UnsupportedDevice, match=r"call send_by\(\) before"):
+            stream.answer_reads(1)
+
+
+@by_device
+def test_the_buffers_of_queue_1_are_the_hosts_or_the_devices(bench: Bench) -> None:
+    with pytest.raises(StateError, match="the device posts the buffers of queue 1"):
+        bench.qp.stream.post_recv(bytearray(28), 1)
+    with pytest.raises(StateError, match="call answer_reads\\(\\) once"):
+        bench.qp.stream.answer_reads(1)
+    free = len(bench.pd.context.buffers)
+    with pytest.raises(InvalidRequest):
+        QP(bench.pd, bench.cq, SendSettings(1440, True, False), ird=1 << 20)
+    assert len(bench.pd.context.buffers) == free
+
+
+@by_both
 def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
     """Section 6.1: the Data Sink must not exceed IRD; one more finds no buffer (RFC 5041 7.2)."""
     region = bench.pd.register(bytearray(8), BOTH)
@@ -618,10 +661,8 @@ def test_a_peer_that_takes_nothing_gets_no_more_than_the_devices_credit(bench: B
 def test_the_device_answers_more_requests_than_it_has_slots(bench: Bench, ird: int) -> None:
     """Requests, Writes and Sends of the peer, and messages of this side, all at the same time."""
     memory = bytearray(random.Random(ird).randbytes(4000))
-    region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
     bench.qp.close()
     bench = begin(bench.sim, bench.pd.context, ird=ird)
-    region.revoke()
     region = bench.pd.register(memory, Access.REMOTE_READ, to=77)
     target = bench.pd.register(bytearray(100), BOTH)
     rng, left, got = random.Random(ird), 0, list[tuple[Header, bytes]]()

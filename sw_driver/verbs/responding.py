@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from ...hdl.spec import commands
 from ...hdl.spec.completion import Completion
 from ...hdl.spec.send import ENTRY
@@ -40,21 +38,22 @@ class Responder:
 
     def __init__(self, stream: KnownStream, ird: int) -> None:
         self._stream, self._context = stream, stream.pd.context
-        self._size = (ird - 1).bit_length()
-        buffers = self._numbers()
+        self.ird, self._size = ird, (ird - 1).bit_length()
+        self._buffers = self._run()
         self._memory = self._context.transport.allocate(ENTRY << self._size)
+        for number in self._buffers:
+            self._context.buffers.remove(number)
         (extent,) = self._memory.extents
+        self._address = extent.address
         registers = self._context.registers
         for msn in range(_FIRST, _FIRST + ird):
             slot = self._slot(msn)
             registers.start(
                 commands.post(
-                    stream.number, _QN, msn, address=extent.address + ENTRY * slot, length=_OCTETS,
-                    pages=0, cookie=slot, slot=buffers + slot,
+                    stream.number, _QN, msn, address=self._address + ENTRY * slot, length=_OCTETS,
+                    pages=0, cookie=slot, slot=self._buffers[slot],
                 )
             )  # fmt: skip
-        self._buffers = range(buffers, buffers + (1 << self._size))
-        self.ird, self._address = ird, extent.address
         self._set(open=True)
 
     def _set(self, *, open: bool) -> None:
@@ -65,17 +64,12 @@ class Responder:
             )
         )  # fmt: skip
 
-    def _numbers(self) -> int:
-        """Takes consecutive numbers of the buffer table; returns the first one."""
-        free, count = self._context.buffers, 1 << self._size
-        run = 1
-        for number, following in pairwise([-1, *sorted(free), -1]):
-            if run == count and number >= 0:
-                taken = range(number - count + 1, number + 1)
-                for each in taken:
-                    free.remove(each)
-                return taken.start
-            run = run + 1 if following == number + 1 and number >= 0 else 1
+    def _run(self) -> range:
+        """Returns free places of the buffer table that follow each other, one for each slot."""
+        free, count = sorted(self._context.buffers), 1 << self._size
+        for first, last in zip(free, free[count - 1 :], strict=False):
+            if last - first == count - 1:
+                return range(first, last + 1)
         raise ResourceExhausted(
             f"the device has no {count} free receive buffers in a row for Read Requests: take"
             " completions first, or use a smaller ird"

@@ -24,6 +24,7 @@ from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
 from .known import KnownAssociation, KnownStream, StreamState
 from .pd import MR, PD
+from .responding import Responder
 from .sending import SendingHalf, SendSettings
 
 #: How many Queue Numbers a stream has.
@@ -213,6 +214,8 @@ class Stream(KnownStream):
                     f"queue must be one that the stream was opened with,"
                     f" {sorted(self.queues)}, not {qn!r}"
                 )
+            if self.sending is not None and self.sending.answering(qn):
+                raise StateError(f"the device posts the buffers of queue {qn}: post none there")
             depth = self.context.capabilities.queue
             if self.outstanding(qn) >= depth:
                 raise ResourceExhausted(
@@ -295,7 +298,10 @@ class Stream(KnownStream):
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's RDMA Read Requests (RFC 5040), of which ``ird`` may be
-        outstanding. Its sending half exists, and queue 1 has no buffer.
+        outstanding.
+
+        The device then posts all buffers of queue 1, in which there was none before. The stream has
+        a sending half.
         """
         with self.context.lock:
             self.check()
@@ -304,8 +310,14 @@ class Stream(KnownStream):
                     "the device answers no RDMA Reads on this stream: build it with"
                     " RnicConfig(transmit=True, responder=True), and call send_by() before"
                 )
-            depth = self.context.capabilities.queue
-            self.sending.answer_reads(integer("ird", ird, 1, depth))
+            ird = integer("ird", ird, 1, self.context.capabilities.queue)
+            qn = Responder.QN
+            if self._next.get(qn) != 1 or self.sending.responder is not None:
+                raise StateError(
+                    f"queue {qn} of stream {self.number} must be open and unused, so that the"
+                    " device can post its buffers: call answer_reads() once, before any post there"
+                )
+            self.sending.answer_reads(ird)
 
     # -- reports of the device --------------------------------------------------------------------
 

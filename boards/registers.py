@@ -13,7 +13,9 @@ __all__ = ["as_csv", "as_json"]
 
 def _registers(board):
     """Yields window, register and address of each register that the board has."""
-    rnic = regs.registers_of(sctp=board.config.sctp, transmit=board.config.transmit)
+    config = board.config
+    rnic = regs.registers_of(
+        sctp=config.sctp, transmit=config.transmit, responder=config.responder)
     tcp = spec.TCP_REGISTERS if board.connections else ()
     for window, registers in ((spec.RNIC, rnic), (spec.BOARD, (*spec.REGISTERS, *tcp))):
         for register in registers:

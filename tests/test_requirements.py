@@ -114,8 +114,8 @@ def test_a_full_run_fails_where_a_named_test_did_not_pass(tmp_path: Path) -> Non
         return result.returncode, result.stdout
 
     passes, skipped = "tests/test_it.py::test_passes", "tests/test_it.py::test_is_skipped"
-    assert run(passes, "-n1")[0] == 0
-    for processes in ("-n0", "-n1"):
+    assert run(passes, "-n2")[0] == 0
+    for processes in ("-n0", "-n2"):
         code, text = run(f"{passes} {skipped}", processes)
         assert code == 1 and f"1-1: {skipped}" in text and f"1-1: {passes}" not in text
     assert run(skipped, "-n0", "-k", "passes")[0] == 0

@@ -295,7 +295,7 @@ def test_registers_are_described_at_their_addresses():
     board = BOARDS["ecpix5"]
     told = json.loads(as_json(board))
     at = {(each["window"], each["name"]): each["address"] for each in told["registers"]}
-    receiving = regs.registers_of(sctp=True, transmit=False)
+    receiving = regs.registers_of(sctp=True, transmit=False, responder=False)
     assert len(at) == len(receiving) + len(spec.REGISTERS)
     assert at["RNIC", "STATUS"] == regs.address("STATUS")
     assert at["BOARD", "STATUS"] == spec.address("STATUS") == 0x1018
@@ -321,7 +321,7 @@ def test_litex_reads_the_registers(board, tmp_path):
     assert bus.constants.config_clock_frequency == board.clock
 
     device = {("rnic", each.name): each for each in regs.registers_of(
-        sctp=board.config.sctp, transmit=False)}
+        sctp=board.config.sctp, transmit=False, responder=False)}
     device |= {("board", each.name): each for each in (
         *spec.REGISTERS, *(spec.TCP_REGISTERS if board.connections else ()))}
     assert set(bus.regs.d) == {"_".join(each).lower() for each in device}

@@ -183,7 +183,9 @@ def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:
                 own,
             )
         )
-    assert found == regs.registers_of(sctp=config.sctp, transmit=config.transmit)
+    assert found == regs.registers_of(
+        sctp=config.sctp, transmit=config.transmit, responder=config.responder
+    )
     resets = {
         text(field.getparent(), "i:name"): 0 for field in block.iterfind(".//i:field", NAMES)
         if field.find("i:resets", NAMES) is not None

@@ -18,7 +18,7 @@ IDS = ["mpa", "sctp", "transmit"]
 
 
 def expected(config: RnicConfig) -> list[regs.Register]:
-    return regs.registers_of(sctp=config.sctp, transmit=config.transmit)
+    return regs.registers_of(sctp=config.sctp, transmit=config.transmit, responder=config.responder)
 
 
 def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:

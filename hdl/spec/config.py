@@ -71,8 +71,8 @@ class RnicConfig:
     transmit
         The device sends, over MPA: it takes work requests, and has a port for the FPDUs.
     responder
-        A device that sends answers RDMA Read Requests (RFC 5040) by itself, on the streams for
-        which the host asks for it.
+        The device answers RDMA Read Requests (RFC 5040) by itself, on the streams for which the
+        host asks for that. It needs ``transmit``.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
         below count.

@@ -47,11 +47,12 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
 The registers from ``RESPONSE_LO`` on exist only in a device that answers RDMA Reads:
 
 * Post a buffer of 28 octets on queue 1 of the stream for each request that the peer may have
-  outstanding. The buffer of an MSN is the first octets of the slot that the lower bits of the MSN
-  name, and its number in the buffer table is ``RESPONSE_BUFFER`` and that slot's. Then write the
-  ``RESPONSE_*`` registers and ``RESPONSE_COMMIT``. The device answers each request from its slot,
-  and then posts the next buffer itself. A message of queue 1 that is no Read Request is completed
-  like any other, and so are all later ones of the queue, which the device answers no more.
+  outstanding. The lower bits of an MSN are the number of its slot, whose first octets are its
+  buffer; the sum of ``RESPONSE_BUFFER`` and that number is the buffer's place in the buffer table.
+  Then write the ``RESPONSE_*`` registers and ``RESPONSE_COMMIT``. The device answers each request
+  from its slot, and then posts the next buffer itself. A message of queue 1 that is no Read Request
+  is completed like any other, and so are all later messages of the queue: the device answers none
+  of them.
 """
 
 from collections.abc import Iterator
@@ -663,7 +664,7 @@ REGISTERS = (
         "RESPONSE_BUFFER",
         0x2A0,
         "rw",
-        "The number in the buffer table of the first slot; those of the others follow it.",
+        "The place of the first slot's buffer in the buffer table. The other slots follow it.",
     ),
     Register("RESPONSE_MSN", 0x2A4, "rw", "MSN of the first Read Request to be answered."),
     Register(
@@ -683,19 +684,19 @@ REGISTERS = (
         "RESPONSE_ASKED",
         0x2B0,
         "ro",
-        "MSN after that of the last Read Request to SEND_STREAM which was delivered, modulo 2^16.",
+        "The MSN that follows the last delivered Read Request to SEND_STREAM, modulo 2^16.",
     ),
     Register(
         "RESPONSE_SEQUENCE",
         0x2B4,
         "ro",
-        "LLP sequence number of SEND_STREAM after the octets of SEND_STATE.answered responses. The"
-        " last FPDUs before it may still be on their way to the port.",
+        "LLP sequence number after the last FPDU of SEND_STREAM that the device has made. FPDUs"
+        " before it may still be on their way to the port.",
     ),
 )
 
 
-def registers_of(*, sctp: bool, transmit: bool, responder: bool = False) -> list[Register]:
+def registers_of(*, sctp: bool, transmit: bool, responder: bool) -> list[Register]:
     """Returns the registers of a device with SCTP or without, which sends or not, and which answers
     RDMA Reads or not.
     """

@@ -144,12 +144,12 @@ class Mutation:
     """The datapath with all mutants: a simulator, and the meaning of its ``SELECT`` port."""
 
     config: RnicConfig
-    library: Path
+    simulator: Path
     mutants: tuple[Mutant, ...]
 
     def engine(self, mutant: int = 0) -> CompiledEngine:
         """Returns an engine for one mutant; number 0 is the datapath without a mutant."""
-        return CompiledEngine(self.library, mutant)
+        return CompiledEngine(self.simulator, mutant)
 
 
 @dataclass(frozen=True)

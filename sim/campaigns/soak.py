@@ -1642,7 +1642,9 @@ class _Draw:
     def _there(self) -> list[regs.Register]:
         """Returns the registers that the RNIC has."""
         config = self._config
-        return regs.registers_of(sctp=config.sctp, transmit=config.transmit)
+        return regs.registers_of(
+            sctp=config.sctp, transmit=config.transmit, responder=config.responder
+        )
 
     def _access_registers(self) -> None:
         """Reads registers with known values, writes single octets, and makes accesses that

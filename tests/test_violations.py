@@ -53,6 +53,14 @@ def test_each_violation_is_of_a_sentence_its_tests_and_a_text_that_is_there() ->
     assert read_violations()
 
 
+def test_each_violated_file_is_still_python() -> None:
+    """A file that cannot be compiled would fail tests without violating anything."""
+    for each in read_violations():
+        if each.file.endswith(".py"):
+            text = (ROOT / each.file).read_text(encoding="utf-8")
+            compile(text.replace(each.old, each.new), f"{each.name}: {each.file}", "exec")
+
+
 def test_each_sentence_that_tests_hold_is_violated() -> None:
     violated = {sentence for each in read_violations() for sentence in each.sentences}
     assert [row.id for row in read_rows() if row.evidence and row.id not in violated] == []

@@ -246,13 +246,13 @@ class FrameParser(wiring.Component):
 
         # The beats: one block RAM up to where UDP and SCTP are read, then a short ring.
         m.submodules.beats = beats = Delay(kept, chain + FIND, block=True)
-        m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - FIND)
+        m.submodules.delay = delay = Delay(kept, Transport.LATENCY - FIND)
         valid = Signal(chain + Transport.LATENCY)
         m.d.comb += [
             *(beats.i[name].eq(shifted[name]) for name, _ in kept),
-            outlet.i.eq(beats.o),
+            delay.i.eq(beats.o),
             self.o.valid.eq(valid[-1]),
-            *(self.o.payload[name].eq(outlet.o[name])
+            *(self.o.payload[name].eq(delay.o[name])
               for name in ("data", "used", "first", "last", "ends")),
             self.o.payload.sctp.eq(transport.sctp),
             self.o.payload.octets.eq(transport.length),
@@ -281,7 +281,7 @@ class FrameParser(wiring.Component):
             transport.octets.eq(beats.o.data),
             transport.used.eq(beats.o.used),
         ]
-        self._judge(m, network, transport, outlet.o.error)
+        self._judge(m, network, transport, delay.o.error)
         return m
 
     def _judge(self, m, network, transport, error):

@@ -17,10 +17,10 @@ import random
 import time
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 
 import numpy as np
@@ -435,12 +435,12 @@ class _Unkept(bytearray):
 
 
 class _Golden(Golden):
-    """The golden model of streams of which some have a completion queue of their own.
+    """The golden model of streams that complete in several queues.
 
-    ``apart`` are the streams that complete in the second queue.
+    ``bound`` has the queue of each stream that does not complete in queue 0.
     """
 
-    apart: frozenset[int] = frozenset()
+    bound: Mapping[int, int] = {}
 
     def sequences(self) -> dict[Sequence, list[Expected]]:
         found: dict[Sequence, list[Expected]] = {}
@@ -449,7 +449,7 @@ class _Golden(Golden):
         return found
 
     def sequence(self, entry: Completion) -> Sequence:
-        return "completion", int(entry.stream in self.apart)
+        return "completion", self.bound.get(entry.stream, 0)
 
     def lose(self, arrival: Arrival) -> None:
         """Drops the last message, because the bus refuses its completion."""
@@ -499,7 +499,7 @@ class _Host(Host):
         self._aside_streams: set[int] = set()
         self._aside_slots: set[int] = set()
         self.still: list[Still] = []
-        self.apart: dict[int, int] = {}  # the completion queue of each stream that has not queue 0
+        self.bound: dict[int, int] = {}  # the queue of each stream that has not queue 0
 
     def aside(
         self,
@@ -542,7 +542,7 @@ class _Host(Host):
     def set_stream(
         self, number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int = 0
     ) -> None:
-        cq = self.apart.get(number, cq)
+        cq = self.bound.get(number, cq)
         super().set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq)
         self.operations.append(until(clearing=0))  # from then on its packets may come
 
@@ -752,10 +752,12 @@ class _Draw:
         others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
         domains = dict(zip(_HOSTS, (domain, *others), strict=True))
         self._space = Space(_START + _EDGE)
-        crossings = None, None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3
-        self._crossing = rng.choice(crossings)
-        uppers = 1, 1 << rng.randrange(32), *(rng.getrandbits(32) | 1 for _ in range(3)), _HALF
-        upper = rng.choice(uppers) << 32
+        crossings = _CROSSING_BUFFER, None, _CROSSING_BUFFER, _CROSSING_REGION
+        self._crossing = crossings[number % len(crossings)]
+        # The upper half of addresses from the crossing on: its bits all change there, or are ones.
+        some = rng.getrandbits(32)
+        uppers = 1 << 31, _HALF, some, some & ~7 | 8, 1 << rng.randrange(32), 1
+        upper = uppers[number // 2 % len(uppers)] << 32
         if self._crossing is None:
             self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
         else:
@@ -774,11 +776,12 @@ class _Draw:
             edges = range(1 << shift, _START + 1, (1 if shift == 21 else 2) << shift)
             self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
         self._numbers = rng.sample(range(config.streams), traffic.streams)
-        # Some streams complete in another queue.
-        self._second = rng.choice((0, rng.randrange(1, config.completion_queues)))
-        apart = rng.sample(self._numbers, len(self._numbers) // 2) if self._second else []
-        self._golden.apart = frozenset(apart)
-        self._host.apart = dict.fromkeys(apart, self._second)
+        # Half of the streams complete in other queues. At least one queue stays unused.
+        most = min(config.completion_queues - 2, traffic.streams // 2)
+        others = rng.sample(range(1, config.completion_queues), rng.choice((0, 1, most, most)))
+        apart = rng.sample(self._numbers, len(self._numbers) // 2)
+        bound = dict(zip(apart, cycle(others), strict=False))
+        self._golden.bound, self._host.bound = bound, bound.copy()
         self._peers: dict[int, _Peer] = {}
         self._outsiders: dict[int, _Peer] = {}
         self._allotments: list[Allotment] = []
@@ -803,10 +806,10 @@ class _Draw:
         many = self._number == _MANY
         size = rng.choice((*range(6, 11), 6, 6, 6, rng.randint(11, 15)))
         size = rng.randint(10, 15) if many else size
-        second, octets = self._second, (1 + bool(self._second)) * 32 << size
-        address = self._base + self._space.take(octets, rng.choice((0, 32)), 64)
+        ring = Ring(0, size, bound=self._golden.bound)
+        address = self._space.take(len(ring.octets), rng.choice((0, 32)), 64)
+        ring = replace(ring, address=self._base + address)
         refused = self._base + self._space.take(32 << _REFUSED_RING, 0, 64)
-        ring = Ring(address, size, second, self._golden.apart)
         host.entries = ring.entries
         self._interrupts = rng.random() < 0.3
         coalesce, timeout = rng.choice((1, 1, 5, 40)), rng.choice((0, 30, 1000))
@@ -824,8 +827,10 @@ class _Draw:
         for number in self._numbers:
             self._enable(number)
         self._lay_out()
+        if self._crossing == _CROSSING_BUFFER:
+            self._cross()
         if many:
-            self._send_many(segments, stalls)
+            self._send_many(segments, stalls, ring)
         while self._segments < segments:
             self._act()
             self._packet()
@@ -862,13 +867,14 @@ class _Draw:
             plan, stalls, faults, drawn, self._wrongs, self._moderated, rates, closing, host.still
         )
 
-    def _send_many(self, segments: int, stalls: Stalls) -> None:
+    def _send_many(self, segments: int, stalls: Stalls, ring: Ring) -> None:
         """Sends messages of one octet. The host revokes regions, disables unused queues and waits
         for interrupts while the RNIC's counts, modulo 2**16, take values of all kinds.
         """
         rng, host, config = self._rng, self._host, self._config
-        number = rng.choice([each for each in self._numbers if each not in host.apart])
-        queues = [each for each in range(1, config.completion_queues) if each != self._second]
+        number = rng.choice([each for each in self._numbers if each not in host.bound])
+        # Half of these numbers name no queue, and nothing happens to the others.
+        queues = [each for each in range(2 * config.completion_queues) if each not in ring.queues]
         while self._segments < segments:
             self._revoke_under_way()
             self._return()
@@ -944,13 +950,16 @@ class _Draw:
         interrupt.
         """
         host = self._host
-        first = len(self._golden.deliveries)
+        first, queue = len(self._golden.deliveries), host.bound.get(number, 0)
         self._moderated.append(Moderated(first, messages, count, timeout, watched))
-        host.carry_out(commands.moderate(count, timeout, queue=host.apart.get(number, 0)))
+        host.carry_out(commands.moderate(count, timeout, queue=queue))
         host.drain()
         host.operations.append(Pause())
         self._deliver(number, messages)
-        host.operations += [Wait(watched + slack), Resume()]
+        host.operations.append(Wait(watched + slack))
+        if messages >= count or timeout <= watched:
+            host.read("CQ_PENDING", 1 << queue)
+        host.operations.append(Resume())
         host.drain()
 
     def _moderate(self, ring: Ring, slack: int) -> None:
@@ -958,13 +967,18 @@ class _Draw:
         interrupts.
         """
         rng, host = self._rng, self._host
-        number = rng.choice(self._numbers)
-        self._enable(number)
         host.carry_out(commands.mask_interrupts())
-        for round_ in range(_ROUNDS):
+        queues = rng.sample(ring.queues, len(ring.queues))
+        for round_ in range(max(_ROUNDS, len(queues))):
+            queue = queues[round_ % len(queues)]
+            number = rng.choice([
+                each for each in self._numbers if host.bound.get(each, 0) == queue
+            ])  # fmt: skip
+            self._enable(number, 0)
             messages = rng.randint(1, min(ring.entries, 8))
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
             timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
+            timeout = rng.choice((timeout, rng.getrandbits(rng.randint(1, 32))))
             self._interrupt(number, messages, count, timeout, _WATCHED, slack)
         # The ring becomes full, or nearly; and a slow bus gets as many completions as it may owe.
         host.operations.append(Pause())
@@ -983,7 +997,7 @@ class _Draw:
             each
             for each in self._numbers
             if each != number
-            and (each in host.apart) == (number in host.apart)
+            and host.bound.get(each, 0) == host.bound.get(number, 0)
             and golden.live(each)
             and self._peers[each].order.free
             and not golden.kept(each)
@@ -1012,8 +1026,8 @@ class _Draw:
         queues = range(self._config.completion_queues)
         queue = rng.choice([each for each in queues if each not in ring.queues])
         number = rng.choice(self._numbers)
-        bound = host.apart.copy()
-        host.apart[number] = queue
+        bound = host.bound.copy()
+        host.bound[number] = queue
         self._enable(number, 0)
         host.carry_out(commands.set_cq(address, _REFUSED_RING, queue=queue)[:-1])
         host.read("CQ_STATE", 0)
@@ -1029,7 +1043,7 @@ class _Draw:
         host.carry_out(commands.disable_cq(queue)[:-1])
         host.read("CQ_STATE", 0)
         host.operations.append(until(queue_error=0))
-        host.apart = bound
+        host.bound = bound
         self._enable(number, 0)
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
@@ -1040,7 +1054,7 @@ class _Draw:
         self._enable(number, 0)
         self._deliver(number, min(ring.entries, 8))
         self._host.see(len(self._golden.deliveries))
-        self._host.carry_out(commands.disable_cq(self._host.apart.get(number, 0))[:-1])
+        self._host.carry_out(commands.disable_cq(self._host.bound.get(number, 0))[:-1])
         self._host.operations.append(Wait(_slack(stalls)))
         self._host.read("CQ_STATE", 0)
         self._host.read("CQ_PRODUCER", 0)
@@ -1432,15 +1446,41 @@ class _Draw:
         pages = self._pages(length) if length and rng.random() < 0.1 else None
         if self._segments and not queue.free and host.vast is None:
             length, pages = self._vast_buffer()
-        soon = self._segments and not queue.free and not pages and length > 512
-        if self._crossing == _CROSSING_BUFFER and soon:
-            if self._space.size < _CROSSING_BUFFER - length:
-                self._space.take(0, _CROSSING_BUFFER - length // 4 - 2 * GUARD, _CROSSING_BUFFER)
+        return self._post_of(number, qn, queue, length, pages)
+
+    def _post_of(
+        self, number: int, qn: int, queue: _Queue, length: int, pages: Pages | None = None
+    ) -> tuple[int, int]:
+        """Posts a buffer of this length. Returns its MSN and length."""
         msn = queue.following
-        host.post(number, qn, msn, length, pages)
+        self._host.post(number, qn, msn, length, pages)
         queue.following = (queue.following + 1) % _MSN
         queue.posted += 1
         return msn, length
+
+    def _cross(self) -> None:
+        """Sends a message of many segments to a buffer that crosses a multiple of 2^32."""
+        rng = self._rng
+        number, qn, first = rng.choice(self._numbers), rng.randrange(QUEUES), rng.getrandbits(32)
+        self._enable(number, 0)
+        peer = self._peers[number]
+        peer.queues[qn] = queue = _Queue(first, rng.randint(1, 4), 64)
+        self._host.open(number, qn, first)
+        length = rng.randrange(200, 60000)
+        before = rng.randrange(64, length)  # octets before the crossing, or up to 63 fewer
+        self._space.take(0, _CROSSING_BUFFER - GUARD - before, _CROSSING_BUFFER)
+        msn, room = self._post_of(number, qn, queue, length)
+        queue.waiting.extend(self._message(qn, msn, room, cut=40))
+        self._send_waiting(number, qn, queue)
+
+    def _send_waiting(self, number: int, qn: int, queue: _Queue) -> None:
+        """Sends the remaining segments of a message, some in each packet."""
+        peer = self._peers[number]
+        while queue.waiting:
+            segments = [queue.waiting.popleft() for _ in range(min(6, len(queue.waiting)))]
+            for left in range(len(segments), 0, -1):
+                peer.order.sent(qn, last=left == 1 and not queue.waiting)
+            self._send(number, peer, segments)
 
     def _vast_buffer(self) -> tuple[int, Pages]:
         """Returns a length that memory need not have, because all pages are the same one."""
@@ -1522,7 +1562,6 @@ class _Draw:
         if not found:
             return
         number, qn, queue = rng.choice(found)
-        peer = self._peers[number]
         posted: list[tuple[int, int]] = []
 
         def post() -> None:
@@ -1535,11 +1574,7 @@ class _Draw:
         for _ in range(min(len(queue.free), 3)):
             msn, room = queue.free.popleft()
             queue.waiting.extend(self._message(qn, msn, room, cut=rng.choice((0, 5, 15))))
-            while queue.waiting:
-                segments = [queue.waiting.popleft() for _ in range(min(6, len(queue.waiting)))]
-                for left in range(len(segments), 0, -1):
-                    peer.order.sent(qn, last=left == 1 and not queue.waiting)
-                self._send(number, peer, segments)
+            self._send_waiting(number, qn, queue)
 
     def _begin_before_markers(self) -> None:
         """Sends FPDUs that begin in the beat of a marker, of all powers of two of words."""
@@ -1725,9 +1760,10 @@ class _Draw:
                 self._latched = value >> 32
             host.read(name, value >> shift & _HALF)
         number = rng.choice(self._numbers)
-        host.carry_out([commands.Write("CQ_INDEX", host.apart.get(number, 0))])
-        delivered = [each.completion.stream in host.apart for each in self._golden.deliveries]
-        host.read("CQ_PRODUCER", delivered.count(number in host.apart) & 0xFFFF)
+        queue = host.bound.get(number, 0)
+        host.carry_out([commands.Write("CQ_INDEX", queue)])
+        delivered = [host.bound.get(each.completion.stream, 0) for each in self._golden.deliveries]
+        host.read("CQ_PRODUCER", delivered.count(queue) & 0xFFFF)
 
     def _set_up_beside(self) -> None:
         """Sets up a stream that is in error, while packets of other streams arrive."""

@@ -179,9 +179,7 @@ class _Host:
         self._rings = range(len(ring.queues)) if ring is not None else range(0)
         self._faults = faults
         # For each ring: how many completions were written, taken, and given back.
-        self._issued = [0, 0]
-        self._taken = [0, 0]
-        self._returned = [0, 0]
+        self._issued, self._taken, self._returned = ([0 for _ in self._rings] for _ in range(3))
         self._entry: dict[int, int] = {}  # octets of the completion that is being written
         self._under = 0  # its ring
         self._fault = False
@@ -232,8 +230,9 @@ class _Host:
             )
         if not self._entry:
             start = beat.address + (beat.strobes & -beat.strobes).bit_length() - 1
-            second = self._ring.address + self._ring.entries * OCTETS
-            self._under = int(len(self._rings) > 1 and start >= second)
+            inside = start in self._ring.octets
+            before = (start - self._ring.address) // (self._ring.entries * OCTETS)
+            self._under = before if inside else 0
         number = self._issued[self._under]
         where = f"m_axi_cq_w: completion {number}"
         place = self._place(self._under, number)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...hdl.spec import regs
 from ...hdl.spec.completion import OCTETS
-from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.config import LIMITS, RnicConfig
 from . import verilator
 from .engine import (
     BURST,
@@ -65,11 +65,13 @@ ROW = struct.Struct("=4I2Q")  #: one operation
 (
     PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE, _STORE,
 ) = range(11)  # fmt: skip
+#: The most completion queues, that of SCTP's owner included.
+_QUEUES = LIMITS["completion_queues"][1] + 1
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
     ("outstanding", "<u8"),
-    ("ring", "<u8"), ("entries", "<u8"), ("owner", "<u8"),
+    ("ring", "<u8"), ("entries", "<u8"), ("rings", "<u8"), ("queue", "<u4", (_QUEUES,)),
     ("phase_octet", "<u4"), ("phase_bit", "<u4"),
     ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("doorbell", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
@@ -260,7 +262,8 @@ def settings_of(
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
     if ring is not None:
         settings["ring"], settings["entries"] = ring.address, ring.entries
-        settings["owner"] = ring.owner
+        settings["rings"] = len(ring.queues)
+        settings["queue"][0, : len(ring.queues)] = ring.queues
         settings["phase_octet"], settings["phase_bit"] = PHASE.octet, PHASE.bit
     settings["status"] = regs.address("STATUS")
     settings["event_pop"] = regs.address("EVENT_POP")

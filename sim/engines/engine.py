@@ -11,6 +11,7 @@ their results: equal operations give equal memory, events, completions, exceptio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -201,10 +202,12 @@ def until(**fields: int) -> Poll:
 class Ring:
     """The ring of completion queue 0: 2 to the power of ``size`` entries from a bus address on.
 
-    With ``owner``, the number of another queue, that queue's ring of the same size follows: of
-    SCTP's owner, for all that is no message, or of a client, for the messages of ``streams``
-    that it receives and sends. The
-    operations program both once in a run, as :meth:`program` does. Only the engine
+    The rings of other queues follow, of the same size: that of SCTP's ``owner``, if it is not 0,
+    for all that is no message, and those of the queues to which streams are ``bound``, for the
+    messages that these streams receive and send. ``bound`` has a queue's number for each such
+    stream.
+
+    The operations program the queues once in a run, as :meth:`program` does. Only the engine
     writes CQ_DOORBELL: when a quarter of a ring was taken, at every :class:`Drain`, and when an
     interrupt says that completions wait.
     """
@@ -212,7 +215,7 @@ class Ring:
     address: int
     size: int
     owner: int = 0
-    streams: frozenset[int] = frozenset()
+    bound: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.address < 0 or self.address % OCTETS:
@@ -230,17 +233,16 @@ class Ring:
     @property
     def queues(self) -> tuple[int, ...]:
         """The numbers of the queues, in the order of their rings."""
-        return (0, self.owner) if self.owner else (0,)
+        return tuple(sorted({0, self.owner, *self.bound.values()}))
 
-    def numbers(self, entries: Iterable[Completion]) -> Iterator[tuple[int, int]]:
-        """Yields for each completion its ring and how many preceded it there."""
-        count = [0, 0]
+    def numbers(self, entries: Iterable[Completion]) -> Iterator[int]:
+        """Yields for each completion how many preceded it in its ring."""
+        counts: Counter[int] = Counter()
         for each in entries:
             message = each.kind in (Kind.MESSAGE, Kind.SENT)
-            second = not message or each.stream in self.streams
-            which = int(bool(self.owner) and second)
-            yield which, count[which]
-            count[which] += 1
+            queue = self.bound.get(each.stream, 0) if message else self.owner
+            yield counts[queue]
+            counts[queue] += 1
 
     @property
     def octets(self) -> range:

@@ -42,6 +42,7 @@ constexpr uint64_t AHEAD = 256;   // beats of write data taken before their addr
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
+constexpr uint64_t QUEUES = 17;   // most completion queues, that of SCTP's owner included
 constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
 
 enum Kind : uint32_t {
@@ -67,9 +68,9 @@ struct Settings {
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
     uint64_t outstanding;  // write bursts of a port that may wait for their response
-    // entries is 0 if there is no ring. Where owner is not 0, it is the number of another queue,
-    // whose ring of as many entries follows.
-    uint64_t ring, entries, owner;
+    // The rings lie one after another, each with this many entries, and belong to these queues.
+    uint64_t ring, entries, rings;
+    uint32_t queue[QUEUES];
     uint32_t phase_octet, phase_bit;
     uint32_t status, event_pop, event[9], doorbell, counters;
     uint32_t counter[32];
@@ -263,11 +264,11 @@ struct Sim {
     Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
     Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(m_axi_cq)};
     // completions of each ring: written by the RNIC, taken by the host, given back; and all taken
-    uint64_t issued[2] = {}, consumed[2] = {}, returned[2] = {}, all = 0;
+    uint64_t issued[QUEUES] = {}, consumed[QUEUES] = {}, returned[QUEUES] = {}, all = 0;
     bool paused = false, giving = false;
     // the completion under way, its ring, and a mask of its octets
-    Completion entry; int under = 0; uint32_t filled = 0;
-    std::vector<uint64_t> when[2];  // the cycle in which each entry was written
+    Completion entry; uint64_t under = 0; uint32_t filled = 0;
+    std::vector<uint64_t> when[QUEUES];  // the cycle in which each entry was written
     // exception stream
     bool inside = false;
     uint64_t user = 0;
@@ -427,7 +428,8 @@ struct Sim {
         if (recorded) writes.push_back({cycle, address});
         const uint64_t start = address + __builtin_ctzll(d.strobes);
         const uint64_t stop = address + 64 - __builtin_clzll(d.strobes);
-        if (start < settings.ring + rings() * settings.entries * ENTRY && settings.ring < stop)
+        if (start < settings.ring + settings.rings * settings.entries * ENTRY &&
+            settings.ring < stop)
             fail("m_axi_w: the write at %#llx touches the completion ring",
                  (unsigned long long)start);
         if (!fault) store(address, d);
@@ -435,15 +437,14 @@ struct Sim {
 
     // -- completions ------------------------------------------------------------------------------
 
-    int rings() const { return settings.owner ? 2 : 1; }
     bool in_rings(uint64_t address) const {
-        return address - settings.ring < rings() * settings.entries * ENTRY;
+        return address - settings.ring < settings.rings * settings.entries * ENTRY;
     }
 
     // For completion n of a ring, counted from 0: its entry, that entry's bus address, and its
     // phase.
     uint64_t slot(uint64_t n) const { return n & (settings.entries - 1); }
-    uint64_t place_of(int ring, uint64_t n) const {
+    uint64_t place_of(uint64_t ring, uint64_t n) const {
         return settings.ring + (ring * settings.entries + slot(n)) * ENTRY;
     }
     bool phase_of(uint64_t n) const { return !(n & settings.entries); }
@@ -455,7 +456,9 @@ struct Sim {
     // host never sees a part of a completion.
     void gather(uint64_t address, const Data &d) {
         const uint64_t start = address + __builtin_ctzll(d.strobes);
-        if (!filled) under = settings.owner && start >= settings.ring + settings.entries * ENTRY;
+        if (!filled) {
+            under = in_rings(start) ? (start - settings.ring) / (settings.entries * ENTRY) : 0;
+        }
         const uint64_t place = place_of(under, issued[under]);
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
@@ -495,14 +498,19 @@ struct Sim {
     uint8_t *host(uint64_t address) const { return memory + (address - settings.base); }
 
     // Returns true if the host has a completion of a ring to take.
-    bool completed(int ring) const {
-        return settings.entries && !paused &&
-               phase(host(place_of(ring, consumed[ring]))) == phase_of(consumed[ring]);
+    bool completed(uint64_t ring) const {
+        return phase(host(place_of(ring, consumed[ring]))) == phase_of(consumed[ring]);
     }
-    bool completed_one() const { return completed(0) || (settings.owner && completed(1)); }
+    // Returns the first ring with a completion that the host takes, or the number of rings.
+    uint64_t first_completed() const {
+        uint64_t ring = 0;
+        while (ring < settings.rings && (paused || !completed(ring))) ring++;
+        return ring;
+    }
+    bool completed_one() const { return first_completed() < settings.rings; }
 
     void take_completion() {
-        const int ring = !completed(0);
+        const uint64_t ring = first_completed();
         uint64_t &number = consumed[ring];
         Completion one;
         memcpy(one.octets, host(place_of(ring, number)), ENTRY);
@@ -642,12 +650,12 @@ struct Sim {
             return;
         }
         heard = false;
-        for (int ring = 0; ring < rings(); ring++) {
+        for (uint64_t ring = 0; ring < settings.rings; ring++) {
             const uint64_t owed = consumed[ring] - returned[ring];
             if (!owed || !(giving || 4 * owed >= settings.entries)) continue;
             returned[ring] = consumed[ring];
-            const uint32_t queue = ring ? settings.owner : 0;
-            start(true, settings.doorbell, ARM | queue << 16 | (consumed[ring] & 0xffff), Doorbell);
+            start(true, settings.doorbell,
+                  ARM | settings.queue[ring] << 16 | (consumed[ring] & 0xffff), Doorbell);
             return;
         }
         if (aside < aside_end && cycle >= due) {
@@ -711,7 +719,7 @@ struct Sim {
     void drained() {
         if (operation < count && operations[operation].kind != DRAIN) return;
         if (aside < aside_end || completed_one()) return;
-        for (int ring = 0; ring < rings(); ring++)
+        for (uint64_t ring = 0; ring < settings.rings; ring++)
             if (consumed[ring] != returned[ring]) { giving = true; return; }
         if (operation == count) draining = false;
         else operation++;

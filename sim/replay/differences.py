@@ -178,7 +178,7 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 def _completions(
     plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
 ) -> Iterator[Difference]:
-    places = [number for _, number in plan.ring.numbers(outcome.completions)]
+    places = [*plan.ring.numbers(outcome.completions)]
     for sequence, numbers in _numbers(plan, outcome, expected).items():
         what = sequence[0]
         wanted = expected.get(sequence, [])

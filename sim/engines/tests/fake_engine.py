@@ -373,7 +373,7 @@ class _Device:
         self.counters["DELIVERED"] += 1
         self.delivered.append(self.cycle)
         self.completions.append(entry)
-        *_, (_, number) = self.ring.numbers(self.completions)
+        *_, number = self.ring.numbers(self.completions)
         self.completions[-1] = replace(entry, phase=phase(number, self.ring.size))
 
     def _fail(

@@ -32,7 +32,7 @@ PAYLOAD = 200
 #: A queue that no host enables: it never has room.
 NOBODYS = 5
 #: The completions of the bad stream go to a queue of their own, which the host takes.
-RING = Ring(2 * SIZE, 12, owner=1)
+RING = Ring(2 * SIZE, 12, bound={BAD: 1})
 
 
 def segments(header: Header, payload: bytes) -> Iterator[bytes]:

@@ -93,15 +93,23 @@ def simulate(dut, *testbenches, **options):
 
 async def send(ctx, stream, payloads, *, idle=0.0, rng=random):
     """Sends payloads into a stream; is idle in a share ``idle`` of the cycles before each."""
+    target, valid, tick = stream.payload, stream.valid, ctx.tick().sample(stream.ready)
+    offered = False
     for payload in payloads:
         while rng.random() < idle:
-            await ctx.tick()
-        ctx.set(stream.payload, payload)
-        ctx.set(stream.valid, 1)
+            if offered:
+                ctx.set(valid, 0)
+                offered = False
+            await tick
+        ctx.set(target, payload)
+        if not offered:
+            ctx.set(valid, 1)
+            offered = True
         ready = False
         while not ready:  # not until(), which fails if the simulation ends in the meantime
-            _, _, ready = await ctx.tick().sample(stream.ready)
-        ctx.set(stream.valid, 0)
+            _, _, ready = await tick
+    if offered:
+        ctx.set(valid, 0)
 
 
 async def receive(ctx, stream, *, stall=0.0, rng=random):
@@ -109,14 +117,17 @@ async def receive(ctx, stream, *, stall=0.0, rng=random):
 
     Asserts that the stream holds an offer until the transfer.
     """
-    offer = Offer(stream)
+    offer, before = Offer(stream), None
+    tick = ctx.tick().sample(stream.valid, Value.cast(stream.payload))
     while True:
         ready = rng.random() >= stall
-        ctx.set(stream.ready, ready)
-        _, _, valid, payload = await ctx.tick().sample(stream.valid, stream.payload)
+        if ready != before:
+            ctx.set(stream.ready, ready)
+            before = ready
+        _, _, valid, payload = await tick
         if offer.taken(valid, ready, payload):
             ctx.set(stream.ready, 0)
-            return payload
+            return decoded(stream, payload)
 
 
 def decoded(stream, bits):

@@ -967,7 +967,6 @@ class _Draw:
         interrupts.
         """
         rng, host = self._rng, self._host
-        host.carry_out(commands.mask_interrupts())
         queues = rng.sample(ring.queues, len(ring.queues))
         for round_ in range(max(_ROUNDS, len(queues))):
             queue = queues[round_ % len(queues)]
@@ -975,6 +974,7 @@ class _Draw:
                 each for each in self._numbers if host.bound.get(each, 0) == queue
             ])  # fmt: skip
             self._enable(number, 0)
+            host.carry_out(commands.mask_interrupts())
             messages = rng.randint(1, min(ring.entries, 8))
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
             timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24

@@ -93,23 +93,15 @@ def simulate(dut, *testbenches, **options):
 
 async def send(ctx, stream, payloads, *, idle=0.0, rng=random):
     """Sends payloads into a stream; is idle in a share ``idle`` of the cycles before each."""
-    target, valid, tick = stream.payload, stream.valid, ctx.tick().sample(stream.ready)
-    offered = False
     for payload in payloads:
         while rng.random() < idle:
-            if offered:
-                ctx.set(valid, 0)
-                offered = False
-            await tick
-        ctx.set(target, payload)
-        if not offered:
-            ctx.set(valid, 1)
-            offered = True
+            await ctx.tick()
+        ctx.set(stream.payload, payload)
+        ctx.set(stream.valid, 1)
         ready = False
         while not ready:  # not until(), which fails if the simulation ends in the meantime
-            _, _, ready = await tick
-    if offered:
-        ctx.set(valid, 0)
+            _, _, ready = await ctx.tick().sample(stream.ready)
+        ctx.set(stream.valid, 0)
 
 
 async def receive(ctx, stream, *, stall=0.0, rng=random):
@@ -117,17 +109,14 @@ async def receive(ctx, stream, *, stall=0.0, rng=random):
 
     Asserts that the stream holds an offer until the transfer.
     """
-    offer, before = Offer(stream), None
-    tick = ctx.tick().sample(stream.valid, Value.cast(stream.payload))
+    offer = Offer(stream)
     while True:
         ready = rng.random() >= stall
-        if ready != before:
-            ctx.set(stream.ready, ready)
-            before = ready
-        _, _, valid, payload = await tick
+        ctx.set(stream.ready, ready)
+        _, _, valid, payload = await ctx.tick().sample(stream.valid, stream.payload)
         if offer.taken(valid, ready, payload):
             ctx.set(stream.ready, 0)
-            return decoded(stream, payload)
+            return payload
 
 
 def decoded(stream, bits):

@@ -70,15 +70,18 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """The change, and its wire: ``const0 of A[7], write[7]``."""
+        """The change, and its wire: ``const0 of A[7], write[7]``.
+
+        ``cnot1(4) of A[7]`` inverts bit 7 of port A when bit 4 of that port is 1.
+        """
         options = self.options
         wire = ""
         if "wire" in options:
             name = _plain(options["wire"]).removeprefix(self.block.removeprefix("rnic.") + ".")
             wire = f", {name}[{options['wirebit']}]"
-        return f"{options['mode']} of {options['port']}[{options['portbit']}]{wire}".replace(
-            "\\", ""
-        )
+        control = f"({options['ctrlbit']})" if "ctrlbit" in options else ""
+        where = f"{options['port']}[{options['portbit']}]{wire}"
+        return f"{options['mode']}{control} of {where}".replace("\\", "")
 
     @property
     def sources(self) -> list[str]:

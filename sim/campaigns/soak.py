@@ -111,8 +111,9 @@ _NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 1
 _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
 
 #: Rounds of a chunk in which interrupts are moderated, and the longest timeout in cycles that is
-#: waited for. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
-_ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
+#: waited for. A bus that stalls may take ``_SLACK`` cycles for a completion, beside its latency; an
+#: interrupt comes up to ``_SHORT_SLACK`` cycles after that.
+_ROUNDS, _WATCHED, _SLACK, _SHORT_SLACK = 6, 2500, 1000, 80
 #: Loads of a chunk whose rate is measured, segments of each, and the cycles by which its first or
 #: last segment may be held up. The bus responds after at most ``_PROMPT`` cycles then.
 _RATES, _IN_A_ROW, _FILL, _PROMPT = 3, 100, 64, 30
@@ -395,6 +396,8 @@ def _slow(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
 
 def _slack(stalls: Stalls) -> int:
     """Returns for how many cycles the bus may hold a completion up."""
+    if not (stalls.write or stalls.response):
+        return stalls.response_latency + _SHORT_SLACK
     return stalls.response_latency + _SLACK + 12 * (stalls.stretch - 1)
 
 
@@ -1037,7 +1040,7 @@ class _Draw:
         golden.overrun(self._send_uncompleted(number))
         host.drain()
         host.operations.append(until(queue_error=1))
-        for each in queues:
+        for each in range(2 * len(queues)):  # half of these numbers name no queue
             host.carry_out([commands.Write("CQ_INDEX", each)])
             host.read("CQ_STATE", failed if each == queue else 0)
         host.carry_out(commands.disable_cq(queue)[:-1])

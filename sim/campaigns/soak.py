@@ -117,6 +117,8 @@ _ROUNDS, _WATCHED, _SLACK, _SHORT_SLACK = 6, 2500, 1000, 80
 #: Loads of a chunk whose rate is measured, segments of each, and the cycles by which its first or
 #: last segment may be held up. The bus responds after at most ``_PROMPT`` cycles then.
 _RATES, _IN_A_ROW, _FILL, _PROMPT = 3, 100, 64, 30
+#: With responses this late, the host reads a register before the last one has come.
+_LATE = 300
 #: Responses of the registers' bus to refused accesses: SLVERR, DECERR.
 _READ_ONLY, _NO_REGISTER = 2, 3
 #: Windows of registers that hold the arguments of commands.
@@ -1058,6 +1060,8 @@ class _Draw:
         self._deliver(number, min(ring.entries, 8))
         self._host.see(len(self._golden.deliveries))
         self._host.carry_out(commands.disable_cq(self._host.bound.get(number, 0))[:-1])
+        if stalls.response_latency >= _LATE and not stalls.registers:
+            self._host.read("CQ_STATE", regs.pack("CQ_STATE", restarting=1))
         self._host.operations.append(Wait(_slack(stalls)))
         self._host.read("CQ_STATE", 0)
         self._host.read("CQ_PRODUCER", 0)

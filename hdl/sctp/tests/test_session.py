@@ -28,6 +28,8 @@ from ddp_rnic.hdl.sctp.window import Judged, Window
 from ddp_rnic.sim.model import sctp
 
 STREAMS, ASSOCIATIONS, WINDOW = 4, 2, 16
+#: Cycles after which nothing happens any more.
+QUIET = 100
 LATENCY = Session.LATENCY + Window.LATENCY
 SEGMENT, INITIATE, ACCEPT, REJECT, TERMINATE, INVALID = Message
 
@@ -87,7 +89,7 @@ class Bench:
         self.undone = deque()
         self.records, self.events, self.answers = [], [], []
         self.commands = deque()
-        self.cycle = 0
+        self.cycle = self.latest = 0  # the latest cycle in which something happened
         self.tsn = self.highest = 0
         self.held = self.offered = False
         self.opening = None  # the stream that Reorder opens
@@ -159,6 +161,9 @@ class Bench:
                 happens, ready, event, *inside,
             ) = await ctx.tick().sample(*self.sampled)
             self.watch(*inside)
+            busy, *_, closes, _, _ = inside
+            if busy or closes or judged or some or answered or happens:
+                self.latest = self.cycle
             if judged:
                 given, item = self.asked.popleft()
                 judgement = decoded(dut.o, judgement)
@@ -193,7 +198,8 @@ class Bench:
     async def settle(self, ctx):
         while self.offers or self.undone or self.commands or self.asked:
             await self.step(ctx)
-        await self.step(ctx, 300)
+        while self.cycle - self.latest < QUIET:
+            await self.step(ctx)
         if self.undone or self.offers:
             await self.settle(ctx)
 

@@ -21,7 +21,9 @@ from .terminal import bar, console
 
 @exits(ValueError)
 def soak(
-    segments: Annotated[int, typer.Option(min=1, help="DDP Segments at each width.")] = 1_000_000,
+    segments: Annotated[
+        int, typer.Option(min=1, help="DDP Segments at each width; with --both, messages.")
+    ] = 1_000_000,
     width: Annotated[
         list[int] | None,
         typer.Option(
@@ -44,11 +46,20 @@ def soak(
     waves: Annotated[
         bool, typer.Option("--waves", help="With --chunk: write a VCD to the current directory.")
     ] = False,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="Let two devices that send and receive work with each other."),
+    ] = False,
 ) -> None:
     """Play random traffic through the RTL and the golden model, and compare the results.
 
     The traffic has every kind of segment and of error, on many streams in turn.
     The host revokes and registers regions and sets streams up again.
+
+    With --both, two simulated devices send each other Sends, Writes and Reads
+    over TCP on loopback, on several connections at a time, some of which end
+    with an error. Both are in lock step with the golden model, and all octets
+    are compared.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
     130: interrupted.
@@ -58,6 +69,11 @@ def soak(
     traffic = endurance.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
     terminal.print(f"seed {traffic.seed}")
+    if both:
+        if waves or bus_errors or streams != endurance.Traffic.streams:
+            raise BadInput("--both takes --segments, --width, --seed and --chunk alone")
+        _play_both(terminal, traffic.seed, segments, width or list(WIDTHS), chunk)
+        return
     configs = [endurance.config_of(bits, streams) for bits in width or WIDTHS]
     for config in configs:
         with bar(f"{config.width} bits", segments) as progress:
@@ -75,6 +91,38 @@ def soak(
             raise typer.Exit(DIFFERS)
 
 
+def _play_both(
+    terminal: Console, seed: int, messages: int, widths: list[int], chunk: int | None
+) -> None:
+    from ..sim.devices.peer.both import play
+
+    for width in widths:
+        with bar(f"{width} bits", messages) as progress:
+            tally = play(width, seed, messages, only=chunk, progress=progress)
+        failure = tally.failure
+        if failure is not None:
+            terminal.print(f"[red]failure[/red]: {escape(failure.message)}", soft_wrap=True)
+            terminal.print(
+                f"again: rnic soak --both --seed {seed} --width {width} --chunk {failure.chunk}"
+                " (the same work; TCP divides it in another way)",
+                soft_wrap=True,
+            )
+        kinds = ", ".join(_count(tally.kinds[kind], kind) for kind in sorted(tally.kinds))
+        terminal.print(
+            f"{width} bits: {_verdict(failure)} on {_count(tally.messages, 'message')} ({kinds}),"
+            f" {_count(tally.octets, 'octet')}, {_count(tally.connections, 'connection')},"
+            f" {_count(tally.errors.total(), 'planned error')}, {_count(tally.cycles, 'cycle')};"
+            f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second",
+            soft_wrap=True,
+        )
+        if failure is not None:
+            raise typer.Exit(DIFFERS)
+
+
+def _verdict(failure: object) -> str:
+    return "[bold green]agree[/bold green]" if failure is None else "[bold red]differ[/bold red]"
+
+
 def _print_tally(
     terminal: Console, width: int, traffic: endurance.Traffic, tally: endurance.Tally
 ) -> None:
@@ -89,9 +137,8 @@ def _print_tally(
             f" --chunk {failure.chunk} --segments {failure.segments} --waves",
             soft_wrap=True,
         )
-    verdict = "[bold green]agree[/bold green]" if failure is None else "[bold red]differ[/bold red]"
     terminal.print(
-        f"{width} bits: {verdict} on {_count(tally.segments, 'segment')},"
+        f"{width} bits: {_verdict(failure)} on {_count(tally.segments, 'segment')},"
         f" {_count(tally.octets, 'octet')} placed, {_count(tally.deliveries, 'message')} delivered,"
         f" {_count(tally.errors, 'error')}, {_count(tally.cycles, 'cycle')};"
         f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments per second",

@@ -46,15 +46,12 @@ class Bench:
     async def _watch(self, ctx):
         dut = self.dut
         packet, frame, first = bytearray(), bytearray(), None
-        while True:
-            ctx.set(dut.frames.ready, self.host)
-            ctx.set(dut.packets.ready, self.rng.random() >= self.stall)
-            sampled = await ctx.tick().sample(
-                dut.i.valid & dut.i.ready & dut.i.payload.last, dut.packets.valid,
-                dut.packets.ready, Value.cast(dut.packets.payload), dut.frames.valid,
-                dut.frames.ready, Value.cast(dut.frames.payload), dut.taken, dut.host,
-                dut.dropped, dut.lost)
-            (_, _, given, valid, ready, beat, came, goes, other, *pulses) = sampled
+        ready, goes = self._set_ready(ctx)
+        ticks = ctx.tick().sample(
+            dut.i.valid & dut.i.ready & dut.i.payload.last, dut.packets.valid,
+            Value.cast(dut.packets.payload), dut.frames.valid, Value.cast(dut.frames.payload),
+            dut.taken, dut.host, dut.dropped, dut.lost)
+        async for _, _, given, valid, beat, came, other, *pulses in ticks:
             self.cycle += 1
             if given:
                 self.given.append(self.cycle)
@@ -82,12 +79,23 @@ class Bench:
                     frame = bytearray()
             if any(pulses) or valid or (came and goes):
                 self.latest = self.cycle
+            ready, goes = self._set_ready(ctx, ready, goes)
+
+    def _set_ready(self, ctx, ready=None, goes=None):
+        """Sets ``ready`` of both outputs where it changes; returns both."""
+        before, (ready, goes) = (ready, goes), (self.rng.random() >= self.stall, self.host)
+        for port, old, new in zip((self.dut.packets, self.dut.frames), before, (ready, goes),
+                                  strict=True):
+            if new != old:
+                ctx.set(port.ready, new)
+        return ready, goes
 
     async def quiet(self, ctx):
         """Waits until the receiver is idle."""
-        await ctx.tick().repeat(QUIET)
-        while self.cycle - self.latest < QUIET:
-            await ctx.tick()
+        left = QUIET
+        while left > 0:
+            await ctx.tick().repeat(left)
+            left = QUIET - (self.cycle - self.latest)
 
     async def write(self, ctx, index, field, word):
         await send(ctx, self.dut.write, [{"index": index, "field": field, "word": word}])

@@ -783,9 +783,9 @@ class _Draw:
         self._numbers = rng.sample(range(config.streams), traffic.streams)
         # Half of the streams complete in other queues. At least one queue stays unused.
         most = min(config.completion_queues - 2, traffic.streams // 2)
-        others = rng.sample(range(1, config.completion_queues), rng.choice((0, 1, most, most)))
+        queues = rng.sample(range(1, config.completion_queues), rng.choice((0, 1, most, most)))
         apart = rng.sample(self._numbers, len(self._numbers) // 2)
-        bound = dict(zip(apart, cycle(others), strict=False))
+        bound = dict(zip(apart, cycle(queues), strict=False))
         self._golden.bound, self._host.bound = bound, bound.copy()
         self._peers: dict[int, _Peer] = {}
         self._outsiders: dict[int, _Peer] = {}

@@ -161,7 +161,7 @@ async def _chunk(
 async def _connected(pds: list[PD], rng: random.Random, tally: Tally) -> tuple[_End, _End]:
     """Connects an end in the first domain with one in the second."""
     ends = _End(pds[0], rng, tally), _End(pds[1], rng, tally)
-    settings = {"crc": rng.random() < 0.7, "markers": rng.random() < 0.4}
+    settings: dict[str, Any] = {"crc": rng.random() < 0.7, "markers": rng.random() < 0.4}
     async with Listener(pds[1]) as listener:
         connecting = asyncio.create_task(
             connect(pds[0], "127.0.0.1", listener.port, prepare=ends[0].prepare, **settings)
@@ -190,14 +190,15 @@ async def _work(pair: tuple[_End, _End], count: int) -> None:
 
 
 class _End:
-    """An end of a connection: its memory, and what the other end has sent."""
+    """An end of a connection: its memory, and the messages that the other end has sent."""
 
     endpoint: Endpoint
 
     def __init__(self, pd: PD, rng: random.Random, tally: Tally) -> None:
         self.rng, self._tally = random.Random(rng.getrandbits(64)), tally
         rng = self.rng
-        #: What the peer may read, what this end sends, and what the peer has written.
+        #: The octets that the peer may read, those that this end sends, and those that the peer has
+        #: written.
         self.readable, self.sent = rng.randbytes(_SPAN), rng.randbytes(_SPAN)
         self.written = bytearray(_SPAN)
         self._target = bytearray(_SPAN)
@@ -251,7 +252,7 @@ class _End:
             self._tally.kinds[kind] += 1
         self.posted = True
 
-    def _body(self, length: int) -> tuple[Any, dict[str, int], bytes]:
+    def _body(self, length: int) -> tuple[Any, dict[str, Any], bytes]:
         """Returns a buffer, the part of it that is the message, and the message's octets."""
         at = self.rng.randint(0, _SPAN - length)
         octets = self.sent[at : at + length]
@@ -337,7 +338,7 @@ class _End:
         rng, post = self.rng, self.endpoint.qp.post_send
         target, source = peer.target, peer.source
         ddp, rdma = Layer.DDP, Layer.RDMA
-        past = {"stag": target.stag, "to": (target.to + _SPAN - 1) % (1 << 64)}
+        past: dict[str, Any] = {"stag": target.stag, "to": (target.to + _SPAN - 1) % (1 << 64)}
         errors: dict[str, tuple[Callable[[], None], tuple[int, ...]]] = {
             "Write to another key": (
                 lambda: post(Opcode.RDMA_WRITE, b"x", stag=target.stag ^ 1, to=target.to),

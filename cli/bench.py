@@ -138,6 +138,14 @@ _XILINX = {
 }
 
 
+#: The cycles of each kind of measurement of a device that sends.
+_SENT = {
+    "rate": "per message (least)",
+    "latency": "from doorbell to first beat",
+    "response": "from the bus's response for a Read Request to first beat",
+}
+
+
 def print_results(console: Console, results: numbers.Results) -> None:
     """Prints results as tables."""
     widths = sorted({row["width"] for row in results["cycles"]})
@@ -197,7 +205,7 @@ def _print_sending(console: Console, rows: Iterable[dict[str, Any]]) -> None:
             "inline" if row["offset"] is None else f"lane {row['offset']}",
             *map(str, (row["streams"], row["memory"])),
             f"{row['cycles']:g}" + (f" ({row['limit']:g})" if row["kind"] == "rate" else ""),
-            "per message (least)" if row["kind"] == "rate" else "from doorbell to first beat",
+            _SENT[row["kind"]],
         ]
         for row in rows
     ]

@@ -29,7 +29,7 @@ from ..engines.choice import load
 from ..engines.engine import Engine
 from ..engines.verilator import verilog
 from ..replay.load import Load, SctpLoad
-from ..replay.send_load import SendLoad
+from ..replay.send_load import ResponseLoad, SendLoad
 from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
@@ -163,14 +163,19 @@ def _sctp_cycles(engine: Engine, config: RnicConfig) -> Rows:
 
 
 def _sending(engine: Engine, config: RnicConfig) -> Rows:
-    """Measures messages back to back, and the latency of a single one."""
+    """Measures messages back to back, the latency of a single one, and that of a response."""
     config, rows = replace(config, transmit=True), []
     for payload, offset, streams, latency in _SENT:
         load = SendLoad(config, payload, offset, streams=streams, latency=latency)
         count = max(_CYCLES // int(load.limit), 8 * streams)
         rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
     load = SendLoad(config, 64, streams=1)
-    return [*rows, {"kind": "latency"} | load.row(load.delay(engine))]
+    answer = ResponseLoad(replace(config, responder=True), 64)
+    return [
+        *rows,
+        {"kind": "latency"} | load.row(load.delay(engine)),
+        {"kind": "response"} | answer.row(answer.delay(engine)),
+    ]
 
 
 def _latency(engine: Engine, config: RnicConfig) -> Rows:

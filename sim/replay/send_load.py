@@ -1,4 +1,4 @@
-"""Makes equal messages that a device sends one after the other, for measurements."""
+"""Makes equal messages that a device sends, and equal Reads that it answers, for measurements."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from ..engines.engine import (
     Engine,
     Operation,
     Outcome,
+    Packet,
     Stalls,
     Store,
     operations_of,
     until,
 )
+from ..model.header import UntaggedHeader
+from ..model.mpa import MpaSender
+from ..model.rdmap import Opcode, QueueNumber, ReadRequest, rsvdulp
 
-__all__ = ["SendLoad"]
+__all__ = ["ResponseLoad", "SendLoad"]
 
 _STAG, _TO, _REGION = 0x511, 0x1000, 1 << 16
+#: Read Requests that a peer may have outstanding, and base-2 logarithm of their slots.
+_IRD, _SLOTS = 8, 3
 #: Base-2 logarithm of the entries of a ring, and the MULPDU.
 _RING, _MULPDU = 10, 8000
 
@@ -124,4 +130,67 @@ class SendLoad:
             "width": self.config.width, "payload": self.payload, "offset": self.offset,
             "streams": self.streams, "memory": self.latency, "limit": round(self.limit, 3),
             "cycles": round(cycles, 3),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ResponseLoad:
+    """RDMA Reads of ``payload`` octets, which a peer asks for one after the other.
+
+    Parameters
+    ----------
+    latency
+        Cycles from the last beat of a write to its response, and from the address of a read to its
+        first beat.
+    """
+
+    config: RnicConfig
+    payload: int
+    latency: int = 10
+
+    def run(self, engine: Engine) -> Outcome:
+        """Asks for as many Reads as may be outstanding."""
+        memory = np.arange(_REGION + (ENTRY << _SLOTS), dtype=np.uint32).astype(np.uint8)
+        region = {"to": _TO, "length": _REGION, "address": 0, "pd": 1}
+        queue = QueueNumber.READ_REQUEST
+        operations: list[Operation] = []
+        for steps in (
+            commands.set_stream(0, pd=1, crc=True),
+            commands.set_mulpdu(0, _MULPDU),
+            commands.set_sending(0, sequence=0, crc=True),
+            commands.open_queue(0, queue, 1),
+            *(
+                commands.post(
+                    0, queue, msn, address=_REGION + ENTRY * (msn % _IRD), length=ReadRequest.SIZE,
+                    cookie=msn, slot=msn % _IRD,
+                )
+                for msn in range(1, 1 + _IRD)
+            ),
+            commands.set_responses(0, _REGION, _SLOTS, ird=_IRD, buffer=0),
+            commands.set_stag(_STAG, Access.REMOTE_READ, **region),
+        ):  # fmt: skip
+            operations += operations_of(steps)
+        sender = MpaSender(crc=True)
+        asks = ReadRequest(0x1001, 0, self.payload, _STAG, _TO).encode()
+        for msn in range(1, 1 + _IRD):
+            header = UntaggedHeader(queue, msn, 0, True, rsvdulp(Opcode.READ_REQUEST, tagged=False))
+            packet = Packet(0, sender.position, sender.send(header.encode() + asks))
+            operations += [packet, Drain(), until(idle=True)]
+        return engine.run(
+            self.config, operations, memory, stalls=Stalls(response_latency=self.latency)
+        )
+
+    def delay(self, engine: Engine) -> int:
+        """Returns the cycles from the bus's response for a request in its slot to the first beat of
+        the FPDU with the response.
+        """
+        outcome = self.run(engine)
+        pairs = zip(outcome.responses.tolist(), outcome.fpdus, strict=True)
+        return max(fpdu.first - cycle for cycle, fpdu in pairs)
+
+    def row(self, cycles: int) -> dict[str, Any]:
+        """Returns the row of a table."""
+        return {
+            "width": self.config.width, "payload": self.payload, "offset": 0, "streams": 1,
+            "memory": self.latency, "cycles": cycles,
         }  # fmt: skip

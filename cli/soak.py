@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..hdl.spec.config import WIDTHS
+from ..sim.campaigns import chunk as chunks
 from ..sim.campaigns import soak as endurance
 from ..sim.capture.pcap import counted as _count
 from ..sim.engines.choice import load
@@ -66,15 +67,15 @@ def soak(
     """
     if waves and chunk is None:
         raise BadInput("--waves needs --chunk: a VCD of all chunks would be too long")
-    traffic = endurance.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
+    traffic = chunks.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
     terminal.print(f"seed {traffic.seed}")
     if both:
-        if waves or bus_errors or streams != endurance.Traffic.streams:
+        if waves or bus_errors or streams != chunks.Traffic.streams:
             raise BadInput("--both takes --segments, --width, --seed and --chunk alone")
         _play_both(terminal, traffic.seed, segments, width or list(WIDTHS), chunk)
         return
-    configs = [endurance.config_of(bits, streams) for bits in width or WIDTHS]
+    configs = [chunks.config_of(bits, streams) for bits in width or WIDTHS]
     for config in configs:
         with bar(f"{config.width} bits", segments) as progress:
             tally = endurance.soak(
@@ -124,7 +125,7 @@ def _verdict(failure: object) -> str:
 
 
 def _print_tally(
-    terminal: Console, width: int, traffic: endurance.Traffic, tally: endurance.Tally
+    terminal: Console, width: int, traffic: chunks.Traffic, tally: endurance.Tally
 ) -> None:
     failure = tally.failure
     if failure is not None:

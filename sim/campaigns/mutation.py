@@ -23,7 +23,9 @@ from ...flow.pnr import run_tool
 from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines.compiled import CompiledEngine, build
-from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
+from .chunk import Chunk, Traffic, config_of, size
+from .draw import draw
+from .soak import run_chunk
 
 __all__ = [
     "Equivalent",

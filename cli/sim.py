@@ -151,7 +151,7 @@ def _simulate(
 
 def _send(asked: Asked, width: int, waves: bool) -> None:
     """Sends a capture's messages by the golden model and the RTL, and prints the comparison."""
-    config = _config(width, transmit=True)
+    config = _config(width, sends=True)
     found = read_input(asked, config)
     results = send_again(found.traffic)
     plans = [*send_plans(results, config)]
@@ -203,9 +203,10 @@ def _send(asked: Asked, width: int, waves: bool) -> None:
         raise typer.Exit(DIFFERS)
 
 
-def _config(width: int, *, transmit: bool = False) -> RnicConfig:
+def _config(width: int, *, sends: bool = False) -> RnicConfig:
+    """Returns the device; if it ``sends``, the one that ``rnic peer`` has, which is built once."""
     try:
-        return RnicConfig(width=width, transmit=transmit)
+        return RnicConfig(width=width, transmit=sends, responder=sends)
     except ValueError as error:
         raise BadInput(str(error)) from None
 

@@ -9,7 +9,7 @@ from ..lib.credits import Credits
 from ..lib.stream import Stage, Store
 from ..spec import completion
 from .entry import CompletionEntry
-from .room import Place, queues_of
+from .room import EntrySlot, queues_of
 
 __all__ = ["EntryWriter"]
 
@@ -19,7 +19,7 @@ HALF = 30
 
 
 class EntryWriter(wiring.Component):
-    """Writes each entry to its place, as one burst of its 32 octets.
+    """Writes each entry to its slot, as one burst of its 32 octets.
 
     Latency: 3 cycles from ``entries`` to ``bus.w``, 5 to ``bus.aw``. Throughput: one entry every
     max(1, 256 / width) cycles, if the response arrives within the time of ``config.outstanding``
@@ -33,8 +33,8 @@ class EntryWriter(wiring.Component):
     -------
     entries : In(stream.Signature(CompletionEntry()))
         ``phase`` is filled in here.
-    places : In(stream.Signature(Place(config)))
-        The place of each entry.
+    slots : In(stream.Signature(EntrySlot(config)))
+        The slot of each entry.
     aw, w : Out
         Those of an ``AxiWrite(width)``.
     begun : Out(stream.Signature(range(queues), always_ready=True))
@@ -50,7 +50,7 @@ class EntryWriter(wiring.Component):
         bus = AxiWrite(config.width)
         super().__init__({
             "entries": In(stream.Signature(CompletionEntry())),
-            "places": In(stream.Signature(Place(config))),
+            "slots": In(stream.Signature(EntrySlot(config))),
             **{name: bus.members[name] for name in ("aw", "w")},
             "begun": Out(stream.Signature(range(queues_of(config)), always_ready=True)),
             "answered": In(1),
@@ -69,21 +69,21 @@ class EntryWriter(wiring.Component):
         m.submodules.aw_stage = aw_stage = Stage(64)
         m.submodules.credits = credits = Credits(self.config.outstanding)
 
-        entry, place = self.entries.payload.as_value(), self.places.payload
+        entry, slot = self.entries.payload.as_value(), self.slots.payload
         phase = next(field for field in completion.FIELDS if field.name == "phase")
         phase_bit = (8 * phase.octet + phase.bit) % bits
         there, step, issue, drops = Signal(), Signal(), Signal(), Signal()
         first, last = Signal(init=1), Signal(init=beats == 1)
         index = Signal(range(beats))
         m.d.comb += [
-            there.eq(self.entries.valid & self.places.valid),
-            drops.eq(there & ~place.written),
-            step.eq(there & place.written & (credits.ok | ~first)),
+            there.eq(self.entries.valid & self.slots.valid),
+            drops.eq(there & ~slot.written),
+            step.eq(there & slot.written & (credits.ok | ~first)),
             issue.eq(step & first),
             self.entries.ready.eq((step & last) | drops),
-            self.places.ready.eq((step & last) | drops),
+            self.slots.ready.eq((step & last) | drops),
             self.begun.valid.eq(issue),
-            self.begun.payload.eq(place.queue),
+            self.begun.payload.eq(slot.queue),
             # At most half of a queue's capacity is on the way when it is last seen half free.
             credits.open.eq(w_queue.half & aw_queue.half),
             credits.take.eq(issue),
@@ -99,20 +99,20 @@ class EntryWriter(wiring.Component):
             sent.valid.eq(step),
             sent.payload.data.eq(entry.word_select(index, bits)),
             sent.payload.last.eq(last),
-            sent.payload.upper.eq(place.base[0] ^ place.index[0]),
+            sent.payload.upper.eq(slot.base[0] ^ slot.index[0]),
         ]
         with m.If(last):
-            m.d.sync += sent.payload.data[phase_bit].eq(place.phase)
+            m.d.sync += sent.payload.data[phase_bit].eq(slot.phase)
 
         # The address is added up in two halves, one per cycle.
-        base, offset = Signal.like(place.base), Signal.like(place.index)
+        base, offset = Signal.like(slot.base), Signal.like(slot.index)
         upper = Signal(len(base[HALF:]))
         low, low_1, high = Signal(HALF + 1), Signal(HALF), Signal.like(upper)
         begins = Signal(3)
         m.d.sync += [
             begins.eq(Cat(issue, begins)),
-            base.eq(place.base),
-            offset.eq(place.index),
+            base.eq(slot.base),
+            offset.eq(slot.index),
             low.eq(base[:HALF] + offset),
             upper.eq(base[HALF:]),
             low_1.eq(low),

@@ -38,11 +38,11 @@ class Events(wiring.Component):
     """Keeps the event of each stream in error, in order of arrival, until the host has read it.
 
     A stream raises one event and is then in error; its error state is cleared only while
-    ``unread`` is low. Therefore a stream has at most one event here, and a ring with a place for
+    ``unread`` is low. Therefore a stream has at most one event here, and a ring with a slot for
     each stream never overflows: this block never waits, whatever the host does.
 
-    Two tables tell whether a stream's event is unread: the place in the ring of each stream's
-    latest event, and the stream of each place. ``unread`` means that the stream's place is between
+    Two tables tell whether a stream's event is unread: the slot in the ring of each stream's
+    latest event, and the stream of each slot. ``unread`` means that the stream's slot is between
     the oldest and the newest event, and belongs to the stream. Both tables may hold anything
     outside of the ring's events, so they need no reset.
 
@@ -67,12 +67,12 @@ class Events(wiring.Component):
     """
 
     LATENCY = 5
-    #: Places in the smallest ring.
+    #: Slots in the smallest ring.
     LEAST = 16
 
     def __init__(self, config):
         self.config = config
-        #: Places in the ring.
+        #: Slots in the ring.
         self.depth = max(self.LEAST, config.streams)
         super().__init__({
             "i": In(stream.Signature(ErrorEvent(config), always_ready=True)),
@@ -85,7 +85,7 @@ class Events(wiring.Component):
         m = Module()
         m.submodules.ring = ring = Backlog(
             ErrorEvent(self.config), depth=self.depth, relaxed=self.config.relaxed)
-        m.submodules.places = places = BlockRam(range(self.depth), self.config.streams)
+        m.submodules.slots = slots = BlockRam(range(self.depth), self.config.streams)
         m.submodules.owners = owners = BlockRam(self.config.stream_bits, self.depth)
         newest, oldest = Signal(range(self.depth)), Signal(range(self.depth))
         count = Signal(range(self.depth + 1))
@@ -100,22 +100,22 @@ class Events(wiring.Component):
             oldest.eq(oldest + popped),
         ]
 
-        # The place of the stream's latest event; then whether it is in use, and by which stream.
+        # The slot of the stream's latest event; then whether it is in use, and by which stream.
         # Both pointers move in the same cycle, so ``age`` and ``most`` are of the same moment.
         age, most = Signal.like(oldest), Signal.like(count)
         used = Signal()
         m.d.comb += [
-            places.write.valid.eq(self.i.valid),
-            places.write.payload.address.eq(self.i.payload.stream),
-            places.write.payload.data.eq(newest),
-            places.address[0].eq(self.stream),
+            slots.write.valid.eq(self.i.valid),
+            slots.write.payload.address.eq(self.i.payload.stream),
+            slots.write.payload.data.eq(newest),
+            slots.address[0].eq(self.stream),
             owners.write.valid.eq(self.i.valid),
             owners.write.payload.address.eq(newest),
             owners.write.payload.data.eq(self.i.payload.stream),
-            owners.address[0].eq(places.data[0]),
+            owners.address[0].eq(slots.data[0]),
         ]
         m.d.sync += [
-            age.eq(places.data[0] - oldest),
+            age.eq(slots.data[0] - oldest),
             most.eq(count),
             used.eq(age < most),
             self.unread.eq(used & (owners.data[0] == self.stream)),

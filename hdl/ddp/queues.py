@@ -12,7 +12,7 @@ from ..spec.completion import Kind
 from .entry import CompletionEntry
 from .entry_writer import EntryWriter
 from .fence import Fence
-from .room import Doorbell, Place, QueueRoom, QueueSettings, queue_host, queues_of
+from .room import Doorbell, EntrySlot, QueueRoom, QueueSettings, queue_host, queues_of
 
 __all__ = ["Answers", "CompletionQueues", "OwnerRoom", "Restart", "SentEntry", "sent_host"]
 
@@ -254,7 +254,7 @@ class OwnerRoom(wiring.Component):
             m.d.sync += issued.eq(issued + self.issued)
             with m.If(self.doorbell.valid & (doorbell.queue == number)):
                 m.d.sync += consumer.eq(doorbell.consumer)
-        # The place of the last entry that may come, after the oldest one that the host has to take.
+        # The slot of the last entry that may come, after the oldest one that the host has to take.
         m.d.sync += [
             used.eq(issued - consumer + self.config.owner_entries - 1),
             last.eq(used + owed),
@@ -332,7 +332,7 @@ class CompletionQueues(wiring.Component):
         config, host = self.config, self.host
         m.submodules.room = room = QueueRoom(config)
         m.submodules.entries = entries = Store(CompletionEntry(), depth=QUEUE)
-        m.submodules.places = places = Store(Place(config), depth=QUEUE)
+        m.submodules.slots = slots = Store(EntrySlot(config), depth=QUEUE)
         m.submodules.writer = writer = EntryWriter(config)
         m.submodules.answers = answers = Answers(config)
         m.submodules.restart = restart = Restart(queues_of(config))
@@ -340,7 +340,7 @@ class CompletionQueues(wiring.Component):
         m.submodules.overruns = overruns = Store(16, depth=max(4, config.streams))
         m.submodules.overrun = overrun = Stage(16)
         for source, sink in (
-            (entries.o, writer.entries), (room.o, places.i), (places.o, writer.places),
+            (entries.o, writer.entries), (room.o, slots.i), (slots.o, writer.slots),
             (writer.begun, answers.begun), (overruns.o, overrun.i),
             (overrun.o, wiring.flipped(self.overran)),
             (wiring.flipped(host.bind), room.bind), (wiring.flipped(host.settings), room.settings),
@@ -348,7 +348,7 @@ class CompletionQueues(wiring.Component):
         ):
             wiring.connect(m, source, sink)
 
-        # A completion waits in ``entries`` while its place is found. A stream that restarts takes
+        # A completion waits in ``entries`` while its slot is found. A stream that restarts takes
         # the turn of a completion.
         entry, asked = self.i.payload, room.i.payload
         go, takes, sends = Signal(), Signal(), Signal()

@@ -11,7 +11,7 @@ from ..lib.table import Table, table_write
 from .state import ErrorState
 
 __all__ = [
-    "Asked", "Binding", "Doorbell", "Place", "QueueRoom", "QueueSettings", "queue_host",
+    "Asked", "Binding", "Doorbell", "EntrySlot", "QueueRoom", "QueueSettings", "queue_host",
     "queues_of"]
 
 
@@ -93,8 +93,8 @@ def queue_host(config):
     })
 
 
-class Place(data.StructLayout):
-    """The place of an entry.
+class EntrySlot(data.StructLayout):
+    """The slot of an entry.
 
     Members
     -------
@@ -134,7 +134,7 @@ class Asked(data.StructLayout):
 
 
 class QueueRoom(wiring.Component):
-    """Decides for each completion whether it is written, and at which place of which queue.
+    """Decides for each completion whether it is written, and at which slot of which queue.
 
     A completion of a received message belongs to its stream's queue; any other one, which is
     ``direct``, names its queue. It is written if its queue is enabled, not stopped, and has less
@@ -161,7 +161,7 @@ class QueueRoom(wiring.Component):
     -------
     i : In(stream.Signature(Asked(config), always_ready=True))
         A completion, or a stream that restarts.
-    o : Out(stream.Signature(Place(config), always_ready=True))
+    o : Out(stream.Signature(EntrySlot(config), always_ready=True))
         One for each completion.
     overran : Out(stream.Signature(16, always_ready=True))
         A stream's first completion without room.
@@ -183,7 +183,7 @@ class QueueRoom(wiring.Component):
         self.queues = queues = queues_of(config)
         super().__init__({
             "i": In(stream.Signature(Asked(config), always_ready=True)),
-            "o": Out(stream.Signature(Place(config), always_ready=True)),
+            "o": Out(stream.Signature(EntrySlot(config), always_ready=True)),
             "overran": Out(stream.Signature(16, always_ready=True)),
             "bind": In(stream.Signature(Binding(config), always_ready=True)),
             "settings": In(table_write(QueueSettings(config), queues)),
@@ -264,7 +264,7 @@ class QueueRoom(wiring.Component):
         last = delayed(m, self.LATENCY - 2, came_2, "came_2")
         free, overruns = Signal(), Signal()
         judges = valid[-1] & ~last.clear
-        place = self.o.payload
+        slot = self.o.payload
         m.d.comb += [
             free.eq(room & allowed),
             self.issued.eq(judges & free & (last.direct | (~errors.ended & ~mute))),
@@ -276,10 +276,10 @@ class QueueRoom(wiring.Component):
             self.overran.valid.eq(overruns),
             self.overran.payload.eq(last.stream),
             self.o.valid.eq(judges),
-            place.written.eq(self.issued),
-            place.queue.eq(self.queue),
-            place.base.eq(now.base),
-            place.index.eq(counts.count & Cat(now.size > k for k in range(15))),
-            place.phase.eq(~(counts.count & Cat(now.size == k for k in range(16))).any()),
+            slot.written.eq(self.issued),
+            slot.queue.eq(self.queue),
+            slot.base.eq(now.base),
+            slot.index.eq(counts.count & Cat(now.size > k for k in range(15))),
+            slot.phase.eq(~(counts.count & Cat(now.size == k for k in range(16))).any()),
         ]
         return m

@@ -63,7 +63,7 @@ class Sticky(Harness):
     two cycles after ``stream``.
 
     Any one stream is followed; ``pending`` has a bit for each stream. Assumes that a stream raises
-    no event while its event is unread. :class:`Whenever` replaces the ring, which has a place for
+    no event while its event is unread. :class:`Whenever` replaces the ring, which has a slot for
     each stream: that a Backlog is such a queue is the theorem of :class:`~.streams.BacklogOrder`.
     By induction of depth ``DEPTH``.
     """
@@ -112,27 +112,27 @@ class Sticky(Harness):
         """States where each event is, and that both tables say so."""
         dut, inside = self.dut, self.inside
         newest, oldest = inside["newest"], inside["oldest"]
-        ring, places, owners = "ring.storage", "places.storage", "owners.storage"
+        ring, slots, owners = "ring.storage", "slots.storage", "owners.storage"
         self.lemma(inside["count"] == count, "count")
         self.lemma(inside["ring.level"] == count, "level")
         self.lemma((newest - oldest)[:len(newest)] == count[:len(newest)], "pointers")
         self.lemma(if_(dut.o.valid, count != 0), "what is shown is there")
-        self.lemma(inside["ring.newest"] == newest, "the ring's next place")
-        self.lemma(inside["ring.oldest"] == oldest, "the ring's oldest place")
+        self.lemma(inside["ring.newest"] == newest, "the ring's next slot")
+        self.lemma(inside["ring.oldest"] == oldest, "the ring's oldest slot")
 
-        def used(place):
-            return (place - oldest)[:len(oldest)] < count
+        def used(slot):
+            return (slot - oldest)[:len(oldest)] < count
 
-        for place in range(dut.depth):
-            owner = inside.row(owners, Const(place, len(oldest)))
-            there = used(Const(place, len(oldest)))
-            known = inside.row(places, owner) == place
-            self.lemma(if_(there, pending.bit_select(owner, 1) & known), "a place has a stream")
-            row = inside.row(ring, Const(place, len(oldest)))
+        for slot in range(dut.depth):
+            owner = inside.row(owners, Const(slot, len(oldest)))
+            there = used(Const(slot, len(oldest)))
+            known = inside.row(slots, owner) == slot
+            self.lemma(if_(there, pending.bit_select(owner, 1) & known), "a slot has a stream")
+            row = inside.row(ring, Const(slot, len(oldest)))
             self.lemma(if_(there, row.stream == owner), "whose event it has")
         for each in range(dut.config.streams):
-            place = inside.row(places, Const(each, len(stream)))
-            known = used(place) & (inside.row(owners, place) == each)
-            self.lemma(if_(pending[each], known), "a stream has a place")
-        row = Value.cast(inside.row(ring, inside.row(places, stream)))
-        self.lemma(if_(waits, row == event), "the event in its place")
+            slot = inside.row(slots, Const(each, len(stream)))
+            known = used(slot) & (inside.row(owners, slot) == each)
+            self.lemma(if_(pending[each], known), "a stream has a slot")
+        row = Value.cast(inside.row(ring, inside.row(slots, stream)))
+        self.lemma(if_(waits, row == event), "the event in its slot")

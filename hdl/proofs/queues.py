@@ -22,7 +22,7 @@ class Placed(Harness):
 
     Any one queue is followed. A completion for it is written exactly if the queue is enabled and
     not stopped, holds less than its size of entries that the host had not taken, and its stream has
-    not overrun; then at the next place of its ring, with that place's phase. Only what the host did
+    not overrun; then at the next slot of its ring, with that slot's phase. Only what the host did
     to this queue decides: other queues do not occur in the statement. A stream is reported once, by
     its first completion without room.
 
@@ -87,22 +87,22 @@ class Placed(Harness):
         over = ended.bit_select(stream, 1)
         # A count that was just set to 0 is not looked at: nothing is written then.
         expected = free & (direct | (~over & ~silent))
-        place = dut.o.payload
-        self.always(dut.o.valid == self.past(dut.i.valid & ~came.clear, 6), "one place for each")
-        self.always(if_(mine, place.written == expected), "written exactly if there is room")
-        self.always(if_(mine, place.queue == queue), "its queue")
-        with m.If(mine & place.written):
+        slot = dut.o.payload
+        self.always(dut.o.valid == self.past(dut.i.valid & ~came.clear, 6), "one slot for each")
+        self.always(if_(mine, slot.written == expected), "written exactly if there is room")
+        self.always(if_(mine, slot.queue == queue), "its queue")
+        with m.If(mine & slot.written):
             m.d.sync += count.eq(count + 1)
         with m.If(zeroes & dut.zero.ready):
             m.d.sync += count.eq(0)
         here = mine & expected
-        self.always(if_(here, place.index == count & ((1 << size) - 1)), "the next place")
-        self.always(if_(here, place.phase == ~(count >> size)[0]), "the phase of that lap")
-        self.always(if_(here, place.base == base), "in its ring")
+        self.always(if_(here, slot.index == count & ((1 << size) - 1)), "the next slot")
+        self.always(if_(here, slot.phase == ~(count >> size)[0]), "the phase of that lap")
+        self.always(if_(here, slot.base == base), "in its ring")
         reports = ~free & ~direct & ~over & ~silent
         self.always(if_(mine, dut.overran.valid == reports), "a stream is reported once")
         self.always(if_(dut.overran.valid, dut.overran.payload == stream), "that stream")
-        self.always(if_(place.written & ~mine & dut.o.valid, place.queue != queue),
+        self.always(if_(slot.written & ~mine & dut.o.valid, slot.queue != queue),
                     "nothing else goes there")
         with m.If(dut.overran.valid):
             m.d.sync += ended.bit_select(stream, 1).eq(1)
@@ -119,7 +119,7 @@ class AnyRoom(QueueRoom):
 
     def elaborate(self, platform):
         m = Module()
-        valid, place = Signal(self.LATENCY), self.o.payload
+        valid, slot = Signal(self.LATENCY), self.o.payload
         issued, full = Signal(), Signal()
         m.d.sync += valid.eq(Cat(self.i.valid & ~self.i.payload.clear, valid))
         m.d.comb += [
@@ -128,8 +128,8 @@ class AnyRoom(QueueRoom):
             self.o.valid.eq(valid[-1]),
             self.issued.eq(valid[-1] & issued),
             self.overran.valid.eq(valid[-1] & ~issued & full),
-            place.written.eq(self.issued),
-            place.queue.eq(self.queue),
+            slot.written.eq(self.issued),
+            slot.queue.eq(self.queue),
         ]
         return m
 

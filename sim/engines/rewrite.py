@@ -40,7 +40,7 @@ _SLEEPERS = (
     "delivery.queues.entries",
     "delivery.queues.overrun",
     "delivery.queues.overruns",
-    "delivery.queues.places",
+    "delivery.queues.slots",
     "delivery.queues.restart",
     "delivery.queues.room",
     "delivery.queues.writer",

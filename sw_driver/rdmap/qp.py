@@ -331,7 +331,7 @@ class QP(KnownQP):
             self.cq.messages.wake()  # the device has work
             return
         source = self.source
-        assert isinstance(source, Source)
+        assert not isinstance(source, SendSettings)
         octets = body.octets if isinstance(body, Part) else body
         if isinstance(octets, Piece):
             asks = ReadRequest(

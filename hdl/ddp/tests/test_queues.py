@@ -284,7 +284,7 @@ def test_exactly_as_many_entries_as_the_ring_has_fit(width, size):
 
 @pytest.mark.parametrize("width", (64, 256))
 def test_the_last_place_goes_to_the_entry_after_one_that_is_dropped(width):
-    """An entry of a stream that has overrun takes no place from the stream after it."""
+    """An entry of a stream that has overrun takes no slot from the stream after it."""
     dut = CompletionQueues(config_of(width))
     host = Host(width, {0: 1, 1: 4})
 
@@ -313,7 +313,7 @@ def test_the_last_place_goes_to_the_entry_after_one_that_is_dropped(width):
         ctx.set(dut.host.doorbell.valid, 1)
         await ctx.tick()
         ctx.set(dut.host.doorbell.valid, 0)
-        # One place is free, and none of the three entries of stream 0 takes it.
+        # One slot is free, and none of the three entries of stream 0 takes it.
         assert await give(0, 0, 0, 1, 1) == 1
 
     simulate(dut, bench)

@@ -6,7 +6,7 @@ from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
 
 def events(old="", new="", **options):
-    """Returns the proof of the block, or of a copy with a bug, with a place for each stream."""
+    """Returns the proof of the block, or of a copy with a bug, with a slot for each stream."""
     copy = planted("ddp.events", old, new, Backlog=Whenever, ErrorEvent=ShortEvent)
     copy.Events.LEAST = CONFIG.streams
     return Sticky(copy.Events(CONFIG), **options)

@@ -8,7 +8,7 @@ from ddp_rnic.hdl.proofs.queues import CONFIG, AnyRoom, Flowing, Placed
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 
 
-# The first completion has its place in cycle 6.
+# The first completion has its slot in cycle 6.
 @pytest.mark.parametrize("depth", [9, *long(Placed.DEPTH)])
 def test_each_completion_goes_to_the_next_place_of_its_queue_if_there_is_room(depth):
     proof = bounded(Placed(QueueRoom(CONFIG)), depth=depth)
@@ -59,7 +59,7 @@ def test_a_queue_overruns_beside_completions():
 @bugs(
     "module, old, new",
     ("ddp.queues", "self.i.ready.eq(go & ~sends)", "self.i.ready.eq(go & ~room.stopped[0])"),
-    ("ddp.entry_writer", "drops.eq(there & ~place.written)", "drops.eq(0)"),
+    ("ddp.entry_writer", "drops.eq(there & ~slot.written)", "drops.eq(0)"),
     ids=["stopped", "dropped"],
 )
 def test_a_queue_that_holds_completions_up_is_caught(module, old, new):

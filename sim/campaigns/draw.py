@@ -366,9 +366,7 @@ class _Draw:
         queues = rng.sample(ring.queues, len(ring.queues))
         for round_ in range(max(_ROUNDS, len(queues))):
             queue = queues[round_ % len(queues)]
-            number = rng.choice([
-                each for each in self._numbers if host.bound.get(each, 0) == queue
-            ])  # fmt: skip
+            number = self._any_of(queue)
             self._enable(number, 0)
             host.carry_out(commands.mask_interrupts())
             messages = rng.randint(1, min(ring.entries, 8))
@@ -443,19 +441,32 @@ class _Draw:
         self._enable(number, 0)
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
-        """Disables the ring while completions wait for their responses. The ring begins anew only
-        after the last response, with no completion written.
+        """Disables all queues while completions wait for their responses. A ring begins anew only
+        after its last response, with no completion written.
         """
-        number = self._rng.choice(self._numbers)
-        self._enable(number, 0)
-        self._deliver(number, min(ring.entries, 8))
-        self._host.see(len(self._golden.deliveries))
-        self._host.carry_out(commands.disable_cq(self._host.bound.get(number, 0))[:-1])
-        if stalls.response_latency >= _LATE and not stalls.registers:
-            self._host.read("CQ_STATE", regs.pack("CQ_STATE", restarting=1))
-        self._host.operations.append(Wait(slack(stalls)))
-        self._host.read("CQ_STATE", 0)
-        self._host.read("CQ_PRODUCER", 0)
+        host = self._host
+        numbers = [self._any_of(queue) for queue in ring.queues]
+        for number in numbers:
+            self._enable(number, 0)
+        for number in numbers:
+            self._deliver(number, min(ring.entries, 8))
+        host.see(len(self._golden.deliveries))
+        # The latest completion is that of the last queue.
+        for queue in reversed(ring.queues):
+            host.carry_out(commands.disable_cq(queue)[:-1])
+            if queue == ring.queues[-1] and stalls.response_latency >= _LATE:
+                if not stalls.registers:
+                    host.read("CQ_STATE", regs.pack("CQ_STATE", restarting=1))
+        host.operations.append(Wait(slack(stalls)))
+        for queue in ring.queues:
+            host.carry_out([commands.Write("CQ_INDEX", queue)])
+            host.read("CQ_STATE", 0)
+            host.read("CQ_PRODUCER", 0)
+
+    def _any_of(self, queue: int) -> int:
+        """Returns a stream that completes in a queue."""
+        bound = self._host.bound
+        return self._rng.choice([each for each in self._numbers if bound.get(each, 0) == queue])
 
     def _deliver(self, number: int, messages: int) -> None:
         """Sends messages without payload, each in a packet of its own, on a stream."""

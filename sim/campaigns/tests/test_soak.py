@@ -311,7 +311,7 @@ def test_fpdus_end_near_markers(chunks: list[Chunk]) -> None:
     assert all(ends[at] > usual for at in (504, 508, 0, 8, 12)), ends
 
 
-def test_the_ring_ends_with_responses_to_come(chunks: list[Chunk]) -> None:
+def test_all_rings_end_with_responses_to_come(chunks: list[Chunk]) -> None:
     names = {register.address: register.name for register in regs.REGISTERS}
     for chunk in chunks:
         writes = [
@@ -319,8 +319,11 @@ def test_the_ring_ends_with_responses_to_come(chunks: list[Chunk]) -> None:
             for each in chunk.plan.operations
             if isinstance(each, WriteRegister) and each.address in names
         ]
-        assert writes[-1] == ("CQ_COMMIT", 1)
-        assert [value for name, value in writes if name == "CQ_ENABLE"][-1] == 0
+        queues = chunk.plan.ring.queues
+        looks = [("CQ_INDEX", queue) for queue in queues]
+        assert writes[-len(queues) - 1 :] == [("CQ_COMMIT", 1), *looks]
+        enables = [value for name, value in writes if name == "CQ_ENABLE"]
+        assert enables[-len(queues) :] == [0] * len(queues)
 
 
 def test_slots_of_the_stag_table_differ_in_a_bit(chunks: list[Chunk]) -> None:

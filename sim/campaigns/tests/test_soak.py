@@ -319,11 +319,11 @@ def test_all_rings_end_with_responses_to_come(chunks: list[Chunk]) -> None:
             for each in chunk.plan.operations
             if isinstance(each, WriteRegister) and each.address in names
         ]
-        queues = chunk.plan.ring.queues
-        looks = [("CQ_INDEX", queue) for queue in queues]
-        assert writes[-len(queues) - 1 :] == [("CQ_COMMIT", 1), *looks]
-        enables = [value for name, value in writes if name == "CQ_ENABLE"]
-        assert enables[-len(queues) :] == [0] * len(queues)
+        # A value that a register has is not written again.
+        enables = [at for at, (name, _) in enumerate(writes) if name == "CQ_ENABLE"]
+        assert writes[enables[-1]][1] == 0
+        commits = writes[enables[-1] :].count(("CQ_COMMIT", 1))
+        assert commits >= len(chunk.plan.ring.queues)
 
 
 def test_slots_of_the_stag_table_differ_in_a_bit(chunks: list[Chunk]) -> None:

@@ -134,7 +134,7 @@ class Asked(data.StructLayout):
 
 
 class QueueRoom(wiring.Component):
-    """Decides for each completion whether it is written, and at which slot of which queue.
+    """Decides for each completion whether it is written, and in which slot of which queue.
 
     A completion of a received message belongs to its stream's queue; any other one, which is
     ``direct``, names its queue. It is written if its queue is enabled, not stopped, and has less

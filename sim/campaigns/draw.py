@@ -268,7 +268,7 @@ class _Draw:
         for interrupts while the RNIC's counts, modulo 2**16, take values of all kinds.
         """
         rng, host, config = self._rng, self._host, self._config
-        number = rng.choice([each for each in self._numbers if each not in host.bound])
+        number = self._any_of(0)
         # Half of these numbers name no queue, and nothing happens to the others.
         queues = [each for each in range(2 * config.completion_queues) if each not in ring.queues]
         while self._segments < segments:
@@ -454,9 +454,9 @@ class _Draw:
         # The latest completion is that of the last queue.
         for queue in reversed(ring.queues):
             host.carry_out(commands.disable_cq(queue)[:-1])
-            if queue == ring.queues[-1] and stalls.response_latency >= _LATE:
-                if not stalls.registers:
-                    host.read("CQ_STATE", regs.pack("CQ_STATE", restarting=1))
+            late = stalls.response_latency >= _LATE and not stalls.registers
+            if late and queue == ring.queues[-1]:
+                host.read("CQ_STATE", regs.pack("CQ_STATE", restarting=1))
         host.operations.append(Wait(slack(stalls)))
         for queue in ring.queues:
             host.carry_out([commands.Write("CQ_INDEX", queue)])

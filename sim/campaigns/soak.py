@@ -18,14 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...hdl.spec.config import RnicConfig
-from ..engines.engine import (
-    DeviceError,
-    Drain,
-    Engine,
-    Meanwhile,
-    Outcome,
-    Poll,
-)
+from ..engines.engine import DeviceError, Drain, Engine, Meanwhile, Outcome, Poll
 from ..replay.differences import Difference, find_differences
 from .chunk import Chunk, Traffic, size, slack
 from .draw import draw

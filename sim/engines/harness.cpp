@@ -69,6 +69,7 @@ struct Settings {
     uint64_t mutant;
     uint64_t outstanding;  // write bursts of a port that may wait for their response
     // The rings lie one after another, each with this many entries, and belong to these queues.
+    // Without rings both numbers are 0.
     uint64_t ring, entries, rings;
     uint32_t queue[QUEUES];
     uint32_t phase_octet, phase_bit;

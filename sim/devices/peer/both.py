@@ -24,7 +24,7 @@ from ....hdl.spec.config import RnicConfig
 from ....sw_driver import PD, Access, Context, Device
 from ....sw_driver.base.errors import RnicError
 from ....sw_driver.cm import Endpoint, Listener, Terminated, connect
-from ....sw_driver.rdmap import QP, WC, Layer, Opcode, wire
+from ....sw_driver.rdmap import QP, WC, Layer, Opcode
 from ....sw_driver.verbs.cq import WcStatus
 from .channel import Wrong
 from .lockstep import LockStep
@@ -339,6 +339,7 @@ class _End:
         target, source = peer.target, peer.source
         ddp, rdma = Layer.DDP, Layer.RDMA
         past: dict[str, Any] = {"stag": target.stag, "to": (target.to + _SPAN - 1) % (1 << 64)}
+        # Error Types and Codes: RFC 5041 section 7.2 for DDP, RFC 5040 section 4.8 for RDMAP.
         errors: dict[str, tuple[Callable[[], None], tuple[int, ...]]] = {
             "Write to another key": (
                 lambda: post(Opcode.RDMA_WRITE, b"x", stag=target.stag ^ 1, to=target.to),
@@ -346,7 +347,7 @@ class _End:
             ),
             "Read without the right": (
                 lambda: post(Opcode.RDMA_READ, bytearray(8), stag=target.stag, to=target.to),
-                (rdma, *wire.ACCESS),
+                (rdma, 1, 2),
             ),
             "Write without the right": (
                 lambda: post(Opcode.RDMA_WRITE, b"x", stag=source.stag, to=source.to),

@@ -38,6 +38,7 @@ def test_registers_are_written_in_their_order_until_a_write_fails() -> None:
         assert sim.read(scratch) == 2
         with pytest.raises(TransportError, match="write of register 0xffc was .* DECERR"):
             sim.write_all([(scratch, 3), (0xFFC, 4), (scratch, 5)])
+            sim.read(scratch)
         assert sim.read(scratch) == 3
     with pytest.raises(TransportError, match="the simulation is closed"):
         sim.write_all([(scratch, 1)])

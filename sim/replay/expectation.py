@@ -380,7 +380,7 @@ class Golden:
         return self.deliveries[before:]
 
     def _judge(self, arrival: Arrival) -> Judged:
-        """Returns the judgement of a segment, for what is found out about it."""
+        """Returns the judgement of a segment; the caller fills it in."""
         return self.judged.setdefault((arrival.endpoint, arrival.order), Judged(arrival))
 
     def _takes(self, receiver: Receiver, arrival: Arrival) -> bool:

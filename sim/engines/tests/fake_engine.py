@@ -56,9 +56,8 @@ class _Table(Memory):
         self.entries = entries
         self.slots: dict[int, Region] = {}
 
-    def lookup(self, stag: int) -> Region | None:
-        region = self.slots.get((stag >> 8) & (self.entries - 1))
-        return region if region is not None and region.stag == stag else None
+    def holder(self, stag: int) -> Region | None:
+        return self.slots.get((stag >> 8) & (self.entries - 1))
 
     def write(self, region: Region, to: int, payload: bytes) -> None:
         """Does nothing, because the device has the octets."""

@@ -120,22 +120,22 @@ def sim(
     for path in waveforms:
         terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     if not result.agrees:
-        command = [
-            "rnic",
-            "sim",
-            *([str(capture)] if capture else []),
-            "--width",
-            str(width),
-            *(["--regions", str(regions)] if regions else []),
-            *(part for each in assume or () for part in ("--assume", each)),
-            *(part for each in sctp_port or () for part in ("--sctp-port", str(each))),
-            "--engine",
-            engine.value,
-            "--waves",
-            "all",
-        ]
-        terminal.print(f"waveform command: {escape(shlex.join(command))}", soft_wrap=True)
+        command = shlex.join(_with_waves(asked, width, engine))
+        terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
         raise typer.Exit(DIFFERS)
+
+
+def _with_waves(asked: Asked, width: int, engine: EngineName) -> list[str]:
+    """Returns the words of the same command with a waveform."""
+    return [
+        *("rnic", "sim"),
+        *([str(asked.capture)] if asked.capture else []),
+        *("--width", str(width)),
+        *(["--regions", str(asked.regions)] if asked.regions else []),
+        *(part for each in asked.assume for part in ("--assume", each)),
+        *(part for each in asked.sctp_ports for part in ("--sctp-port", str(each))),
+        *("--engine", engine.value, "--waves", "all"),
+    ]
 
 
 def _simulate(

@@ -136,7 +136,7 @@ def test_parts_and_cycles_alone_are_shown(whole: Path, tmp_path: Path) -> None:
     assert "rnic.clk" in read.signals and "rnic.delivery.o__valid" not in read.signals
     times = [time for time, _ in read.changes("rnic.clk")["rnic.clk"]]
     assert edge(39) <= min(times) + CYCLE and max(times) <= edge(60)
-    # What is shown is the same.
+    # The values are those of the whole waveform.
     name = "rnic.walker.i__valid"
     assert read.at(edge(55), name) == Read(whole).at(edge(55), name)
     assert path.stat().st_size < whole.stat().st_size / 2

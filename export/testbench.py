@@ -168,7 +168,8 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
                         "REGION_TO": _REGION_TO}.items():  # fmt: skip
-        yield f"localparam [63:0] {name} = 64'h{value:016x};"
+        shown = value if name == "REGION_TO" else used(config, value)
+        yield f"localparam [63:0] {name} = 64'h{shown:016x};"
     yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS};"
     ring = ring_of(config)
     yield f"localparam RING_SIZE = {ring.size}, RINGS_OCTETS = {len(ring.octets)};"
@@ -183,9 +184,9 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
                 ("SECOND", _REGION + offsets[1]),
                 ("BUFFER", buffer),
             ):
-                yield f"localparam [63:0] {llp}_{name} = 64'h{address:016x};"
+                yield f"localparam [63:0] {llp}_{name} = 64'h{used(config, address):016x};"
     if config.transmit:
-        yield from _sent()
+        yield from _sent(config)
     yield "// Packets, their first octet highest."
     longest = max(map(len, packets.values()))
     yield f"localparam LONGEST = {longest};"
@@ -196,10 +197,10 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
         yield f"  {8 * longest}'h{digits};"
 
 
-def _sent() -> Iterator[str]:
+def _sent(config: RnicConfig) -> Iterator[str]:
     """Yields the constants for a device that sends."""
     yield "// The region that the device reads, the work requests of two streams, and their FPDUs."
-    yield f"localparam [63:0] SOURCE = 64'h{_SOURCE:016x};"
+    yield f"localparam [63:0] SOURCE = 64'h{used(config, _SOURCE):016x};"
     yield f"localparam SOURCE_OCTETS = {_SOURCE_OCTETS};"
     yield f"localparam [7:0] SOURCE_TAG = 8'h{_SOURCE_TAG:02x};"
     work = [sender.message.encode() for sender in SENDERS]
@@ -208,7 +209,7 @@ def _sent() -> Iterator[str]:
     for number, (sender, entries) in enumerate(zip(SENDERS, work, strict=True), 1):
         name = f"SENDER_{number}"
         yield f"localparam [15:0] {name} = 16'd{sender.stream};"
-        yield f"localparam [63:0] {name}_RING = 64'h{sender.ring:016x};"
+        yield f"localparam [63:0] {name}_RING = 64'h{used(config, sender.ring):016x};"
         yield f"localparam {name}_ENTRIES = {len(entries) // ENTRY};"
         yield f"localparam [8*LONGEST_RING-1:0] {name}_WORK ="
         yield f"  {8 * longest}'h{entries.ljust(longest, bytes(1)).hex()};"
@@ -235,7 +236,7 @@ def _sent() -> Iterator[str]:
 def ring_of(config: RnicConfig) -> Ring:
     """Returns the rings of the completion queues: with SCTP, a second one for SCTP's owner."""
     owner = config.completion_queues * config.sctp
-    return Ring(_RING, config.owner_entries.bit_length() if config.sctp else 4, owner)
+    return Ring(used(config, _RING), config.owner_entries.bit_length() if config.sctp else 4, owner)
 
 
 def _values(config: RnicConfig) -> dict[str, int]:
@@ -395,7 +396,13 @@ def memory_of(config: RnicConfig) -> dict[int, bytes]:
     """Returns what a device that sends reads from host memory, by its address."""
     if not config.transmit:
         return {}
-    return {_SOURCE: _source()} | {each.ring: each.message.encode() for each in SENDERS}
+    found = {_SOURCE: _source()} | {each.ring: each.message.encode() for each in SENDERS}
+    return {used(config, address): octets for address, octets in found.items()}
+
+
+def used(config: RnicConfig, address: int) -> int:
+    """Returns the bits of a host address that the device uses."""
+    return address & (1 << config.address) - 1
 
 
 def _source() -> bytes:

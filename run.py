@@ -3,10 +3,10 @@
 ``python3 run.py docs`` builds the site into ``docs/_build/html``.
 
 The environment is ``.venv`` beside this file, with the versions from ``requirements.lock``. The
-first run makes it, and a later run makes it again when it is out of date. ``rnic sim`` and
-``rnic peer`` wait only for the packages of the simulators. Those for boards and plots are added
-before the first other command of ``rnic`` and before ``python``, those for development before any
-other program. The script itself needs only Python 3.11 and pip.
+first run makes it, and a later run makes it again when it is out of date. ``rnic sim``,
+``rnic explain`` and ``rnic peer`` wait only for the packages of the simulators. Those for boards
+and plots are added before the first other command of ``rnic`` and before ``python``, those for
+development before any other program. The script itself needs only Python 3.11 and pip.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROJECT, LOCK = ROOT / "pyproject.toml", ROOT / "requirements.lock"
 #: Extras of pyproject.toml: for simulation, for all commands of rnic, for changes of the project.
 SIMULATE, USE, DEVELOP = ("serial", "sim"), ("flow", "plots"), ("dev",)
 #: The commands of rnic that only simulate.
-SIMULATORS = ("sim", "peer")
+SIMULATORS = ("sim", "explain", "peer")
 
 
 def main() -> None:

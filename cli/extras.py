@@ -8,6 +8,7 @@ from __future__ import annotations
 #: The commands in the order of ``rnic --help``, each with the extra that it needs.
 COMMANDS = {
     "sim": "sim",
+    "explain": "sim",
     "peer": "sim",
     "compare": "sim",
     "bench": "sim",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -9,7 +10,7 @@ import typer
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
-from ..sim.capture.pcap import LeftOut
+from ..sim.capture.pcap import Frame, LeftOut, read_frames
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
 from ..sim.devices.room import Room, check_fits, on_wire
@@ -55,8 +56,10 @@ class Input(NamedTuple):
     """The traffic to play.
 
     ``ends`` are the streams that the host stops; ``derived``: the regions come from the capture.
+    ``generated`` are the frames of a generated workload, which no file has.
     """
 
+    capture: Capture
     traffic: Traffic
     regions: list[Region]
     queues: list[Queue]
@@ -64,6 +67,11 @@ class Input(NamedTuple):
     notes: list[str]
     left_out: list[LeftOut]
     derived: bool
+    generated: tuple[Frame, ...] = ()
+
+    def frames(self) -> Iterable[Frame]:
+        """Returns the frames of the capture, which are read from its file again."""
+        return self.generated or read_frames(self.capture.path)
 
 
 def planned(asked: Asked, config: RnicConfig, room: Room | None) -> tuple[list[Plan], Input]:
@@ -94,11 +102,13 @@ def read_input(
     ``wire``: the traffic is for a board, which receives DDP over SCTP, with frames as they are on
     Ethernet, or DDP over MPA. ``generated``: the workload that replaces a capture.
     """
+    frames: tuple[Frame, ...] = ()
     if generated is not None:
         captured, given = generated, Given([], [])
     elif asked.capture is None:
         workload = generate()
         captured, given = workload.capture(), Given(list(workload.regions), [])
+        frames = workload.frames
     else:
         captured = read_capture(
             asked.capture,
@@ -135,9 +145,10 @@ def read_input(
         hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])
         given = load_regions(asked.regions, hosts)
     if given.regions:
-        regions = of_sessions(given.regions, traffic)
-        return Input(
-            traffic, regions, given.queues, stream_ends(traffic), notes, left_out, derived=False
-        )
-    found = derive_all(traffic, config.stags)
-    return Input(traffic, found.regions, given.queues, found.ends, notes, left_out, derived=True)
+        regions, ends = of_sessions(given.regions, traffic), stream_ends(traffic)
+    else:
+        found = derive_all(traffic, config.stags)
+        regions, ends = found.regions, found.ends
+    return Input(
+        captured, traffic, regions, given.queues, ends, notes, left_out, not given.regions, frames
+    )

@@ -18,6 +18,7 @@ from ...hdl.spec.net import SCTP_UDP_PORT
 from ..model.events import LlpError, ProtocolError
 from ..model.mpa import MpaReceiver, StartupFrame
 from .connections import (
+    Brought,
     Connections,
     Conversation,
     Endpoint,
@@ -70,7 +71,8 @@ class Direction:
 
     ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for
     it, markers if the receiver did. ``behind_hole`` counts captured octets that follow octets
-    missing from the capture. ``assumed``: the capture lacks the stream's beginning.
+    missing from the capture. ``assumed``: the capture lacks the stream's beginning. ``brought``
+    lists the frames with the octets, in positions of the MPA stream.
     """
 
     source: Endpoint
@@ -80,6 +82,7 @@ class Direction:
     chunks: tuple[Chunk, ...]
     behind_hole: int = 0
     assumed: bool = False
+    brought: tuple[Brought, ...] = ()
 
     @property
     def octets(self) -> bytes:
@@ -536,7 +539,7 @@ class _Story:
                     self._segments.append(LeftOut(said.at, "octet", why))
             return Direction(
                 source, destination, said.crc, said.markers is not None, chunks,
-                stream.behind_hole, assumed=True,
+                stream.behind_hole, assumed=True, brought=_brought(stream, said.at, first),
             )  # fmt: skip
         return nothing
 
@@ -646,6 +649,16 @@ def _direction(
         settings.markers,
         _chunks(stream, startup.end) if play else (),
         stream.behind_hole if play else 0,
+        brought=_brought(stream, startup.end) if play else (),
+    )
+
+
+def _brought(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Brought, ...]:
+    """Returns the frames with octets from ``begin`` on, which is at ``first`` of the MPA stream."""
+    return tuple(
+        each._replace(position=each.position + first - begin)
+        for each in stream.brought
+        if each.position + each.length > begin
     )
 
 
@@ -653,7 +666,7 @@ def _chunks(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Chunk, .
     """Returns the octets from ``begin`` on, which is at the position ``first`` of the MPA
     stream.
     """
-    octets, pieces, _ = stream
+    octets, pieces = stream.octets, stream.pieces
     ends = [piece[2] for piece in pieces[1:]] + [len(octets)]
     chunks = []
     for (frame, time, start), end in zip(pieces, ends, strict=True):

@@ -131,16 +131,29 @@ def _later(one: int | None, other: int) -> int:
     return other if one is None or signed(other - one) > 0 else one
 
 
+class Brought(NamedTuple):
+    """The octets of a frame: ``length`` octets, the first of them at ``position`` of the stream.
+
+    They include octets that an earlier frame had brought.
+    """
+
+    frame: int
+    position: int
+    length: int
+
+
 class OrderedOctets(NamedTuple):
     """Octets in order.
 
     ``pieces`` has, for each frame that made octets available, the frame's number, its time, and the
     position of the first such octet. ``behind_hole`` counts octets that follow missing ones.
+    ``brought`` lists the frames that brought octets for the first time.
     """
 
     octets: bytes
     pieces: list[tuple[int, float, int]]
     behind_hole: int
+    brought: list[Brought]
 
 
 @dataclass
@@ -306,11 +319,13 @@ def in_order(segments: list[Segment], base: int) -> OrderedOctets:
     """
     octets = bytearray()
     pieces: list[tuple[int, float, int]] = []
+    brought: list[Brought] = []
     waiting: list[tuple[int, bytes]] = []
     for segment in segments:
         position = len(octets) + signed(segment.sequence - base - len(octets))
         if position + len(segment.octets) <= len(octets):
             continue
+        brought.append(Brought(segment.frame, position, len(segment.octets)))
         if position > len(octets):
             insort(waiting, (position, segment.octets), key=lambda piece: piece[0])
             continue
@@ -328,7 +343,7 @@ def in_order(segments: list[Segment], base: int) -> OrderedOctets:
     for start, piece in waiting:
         behind += max(0, start + len(piece) - max(start, end))
         end = max(end, start + len(piece))
-    return OrderedOctets(bytes(octets), pieces, behind)
+    return OrderedOctets(bytes(octets), pieces, behind, brought)
 
 
 @dataclass(eq=False)

@@ -2,7 +2,8 @@
 
 Time passes in the device only during calls: a register access takes as many cycles as the bus needs
 for it, and :meth:`SimTransport.wait` and :meth:`SimTransport.run` let time pass. Packets that were
-sent arrive then, as fast as the device accepts them.
+sent arrive then, as fast as the device accepts them. Writes of registers and packets wait in their
+order until the next such call, so that another thread can add some while the device works.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import random
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -24,8 +25,9 @@ from ...sw_driver.base.closing import ProcessLock
 from ...sw_driver.base.errors import TransportError
 from ...sw_driver.transports.memory import Extent, Memory, Shared
 from ...sw_driver.transports.transport import Transport
-from ..engines import compiled
+from ..engines import compiled, verilator
 from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
+from ..engines.waves import Recorder, Waves, check_parts
 from ..model.ddp import DataSource
 from ..model.mpa import MpaSender
 
@@ -57,6 +59,13 @@ class _Pinned(Shared):
         self.view.release()
 
 
+class _Packet(NamedTuple):
+    """A packet or frame: the operation for the harness, and the octets."""
+
+    operation: bytes
+    octets: bytes
+
+
 class SimTransport(Transport):
     """The gateware as a transport of the driver.
 
@@ -75,7 +84,10 @@ class SimTransport(Transport):
     seed
         The seed of the bus addresses.
     waves
-        The file for a VCD.
+        The waveform to be written.
+    probed
+        True: :func:`.probe.probe` can look into the gateware, and the simulation takes twice as
+        long.
     gates
         The gates to run instead of the RTL, from :func:`.gates.verilog`.
     recorded
@@ -89,7 +101,8 @@ class SimTransport(Transport):
         page: int | None = None,
         stalls: Stalls = UNSTALLED,
         seed: int = 1,
-        waves: Path | None = None,
+        waves: Waves | None = None,
+        probed: bool = False,
         gates: str | None = None,
         recorded: bool = False,
     ) -> None:
@@ -99,14 +112,19 @@ class SimTransport(Transport):
         self._page, self._random = page, random.Random(seed)
         self._next = _BASE
         self._lock = ProcessLock("the simulated device")
+        #: What waits for the device: writes of registers, each an address and a value, and packets.
+        self._posted: deque[tuple[int, int] | _Packet] = deque()
         self._woken = threading.Event()
         self.carries = self.config.transmit
-        built = compiled.build(self.config, gates=gates, waves=waves is not None)
+        self.verilog = gates or verilator.verilog(self.config)
+        self.probed = probed or waves is not None
+        built = compiled.build(self.config, gates=gates, waves=self.probed)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
-        self._sim: Any = self._library.sim_live(
-            settings.ctypes.data, recorded, None if waves is None else str(waves).encode()
-        )
+        self._recorder: Recorder | None = None
+        self._sim: Any = self._library.sim_live(settings.ctypes.data, recorded, None)
+        if waves is not None:
+            self.show(waves)
 
     # -- the driver's interface -------------------------------------------------------------------
 
@@ -117,17 +135,39 @@ class SimTransport(Transport):
         self._access(address, value)
 
     def write_all(self, writes: Sequence[tuple[int, int]]) -> None:
-        words = struct.pack(f"={2 * len(writes)}I", *chain.from_iterable(writes))
-        with self._lock:
-            done = self._library.sim_writes(self._open(), words, len(writes))
-        if done < len(writes):
-            self._access(*writes[done])  # fails again, and raises
+        self._lock.check()
+        self._open()
+        self._posted.extend(writes)
+
+    def _caught_up(self) -> Any:
+        """Returns the simulation, after the device got all that waited for it."""
+        sim = self._open()
+        writes: list[tuple[int, int]] = []
+        while self._posted:
+            match self._posted.popleft():
+                case _Packet(operation, octets):
+                    self._write_through(sim, writes)
+                    self._library.sim_send(sim, operation, octets)
+                case write:
+                    writes.append(write)
+        self._write_through(sim, writes)
+        return sim
+
+    def _write_through(self, sim: Any, writes: list[tuple[int, int]]) -> None:
+        """Makes writes of registers, and empties the list."""
+        if writes:
+            words = struct.pack(f"={2 * len(writes)}I", *chain.from_iterable(writes))
+            done = self._library.sim_writes(sim, words, len(writes))
+            refused = writes[done : done + 1]
+            writes.clear()
+            for write in refused:
+                self._access(*write)  # fails again, and raises
 
     def _access(self, address: int, value: int | None) -> int:
         word = ctypes.c_uint32(value or 0)
         with self._lock:
             response = self._library.sim_access(
-                self._open(), value is not None, address, ctypes.byref(word)
+                self._caught_up(), value is not None, address, ctypes.byref(word)
             )
             if response:
                 self._check()
@@ -178,7 +218,7 @@ class SimTransport(Transport):
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
-                sim, library = self._open(), self._library
+                sim, library = self._caught_up(), self._library
                 busy = timeout or library.sim_sending(sim) or library.sim_leaving(sim)
                 interrupt = library.sim_wait(sim, _CYCLES if busy else _GLIMPSE)
                 self._check()
@@ -192,6 +232,7 @@ class SimTransport(Transport):
     def close(self) -> None:
         with self._lock:
             if self._sim is not None:
+                self.show(None)
                 self._library.sim_free(self._sim)
                 self._sim = None
 
@@ -201,7 +242,7 @@ class SimTransport(Transport):
     def cycle(self) -> int:
         """The number of cycles since the beginning."""
         with self._lock:
-            return self._library.sim_cycle(self._open())
+            return self._library.sim_cycle(self._caught_up())
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
         """Queues a packet of whole FPDUs after those in flight; only for a device with MPA."""
@@ -222,12 +263,13 @@ class SimTransport(Transport):
         self._send((compiled.FRAME, 0, 0, int(error), 0, len(octets)), octets)
 
     def _send(self, operation: tuple[int, ...], octets: bytes) -> None:
-        with self._lock:
-            self._library.sim_send(self._open(), compiled.ROW.pack(*operation), octets)
+        self._lock.check()
+        self._open()
+        self._posted.append(_Packet(compiled.ROW.pack(*operation), octets))
 
     def sent(self) -> list[tuple[int, int, bytes]]:
         with self._lock:
-            count = self._library.sim_fpdus(self._open())
+            count = self._library.sim_fpdus(self._caught_up())
             if not count:
                 return []
             fpdus = compiled.fpdus(self._library, self._sim)[:count]
@@ -238,25 +280,49 @@ class SimTransport(Transport):
     def sending(self) -> int:
         """The number of packets and frames that the device has not completely taken yet."""
         with self._lock:
-            return int(self._library.sim_sending(self._open()))
+            return int(self._library.sim_sending(self._caught_up()))
 
     def cycles(self) -> dict[str, NDArray]:
         """Returns the activity of bus and streams so far with its cycles, by the names of an
         :class:`~..engines.engine.Outcome`. Only for a simulation that is ``recorded``.
         """
         with self._lock:
-            return compiled.cycles(self._library, self._open())
+            return compiled.cycles(self._library, self._caught_up())
 
     def run(self, cycles: int) -> None:
         """Lets ``cycles`` cycles pass."""
         with self._lock:
-            self._library.sim_run(self._open(), cycles)
+            self._library.sim_run(self._caught_up(), cycles)
             self._check()
+
+    def show(self, waves: Waves | None) -> None:
+        """Completes the waveform that is being written, if there is one, and begins another one.
+
+        Raises
+        ------
+        ValueError
+            The gateware has no such part, or the transport is not ``probed``.
+        ToolError
+            The waveform could not be written.
+        """
+        with self._lock:
+            sim, before = self._open(), self._recorder
+            if waves is not None:
+                if not self.probed:
+                    raise ValueError("make the SimTransport with probed=True, so that it has waves")
+                check_parts(waves.parts, self.verilog)
+            if before is not None:
+                self._recorder = None
+                self._library.sim_trace(sim, None)
+                before.close()
+            if waves is not None:
+                self._recorder = Recorder(waves.path, self.verilog)
+                self._library.sim_trace(sim, compiled.traced(waves, self._recorder))
 
     def exceptions(self) -> list[ExceptionPacket]:
         """Returns the packets of the exception stream so far."""
         with self._lock:
-            return compiled.exceptions(self._library, self._open())
+            return compiled.exceptions(self._library, self._caught_up())
 
     def fault(self, addresses: range) -> None:
         """Makes memory answer with SLVERR at these addresses from now on."""

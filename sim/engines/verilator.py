@@ -48,7 +48,7 @@ _SPLIT = "5000"
 # A netlist is one function of a hundred thousand lines. Cut into smaller ones, it compiles five
 # times as fast.
 _CUT = ("--output-split-cfuncs", "2000")
-_COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
+_COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-DNDEBUG", "-w")
 
 
 def verilog(config: RnicConfig) -> str:

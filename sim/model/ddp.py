@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from ...hdl.spec.ddp import (
-    BASE_OR_BOUNDS,
-    INVALID_MO,
-    INVALID_QN,
-    INVALID_STAG,
     LLP_FRAMING,
     LOCAL_CATASTROPHIC,
-    MESSAGE_TOO_LONG,
     MSN_RANGE,
-    NO_BUFFER,
-    STAG_NOT_ASSOCIATED,
-    TAGGED_VERSION,
     TO_WRAP,
-    UNTAGGED_VERSION,
     ErrorNumber,
 )
+from .checks import TaggedFacts, UntaggedFacts, Validation
 from .events import DdpError, Delivered, Event, LlpError, Placed, ProtocolError
 from .header import Header, TaggedHeader, UntaggedHeader, header_length, is_tagged
-from .memory import Access, Memory, Octets, Region
+from .memory import Memory, Octets
 
 __all__ = [
     "DataSink",
@@ -32,10 +24,10 @@ __all__ = [
     "TaggedHeader",
     "UntaggedHeader",
     "UntaggedQueue",
-    "check_tagged",
     "decode_segment",
     "header_length",
     "is_tagged",
+    "validate_tagged",
 ]
 
 _MSN = 1 << 32
@@ -130,66 +122,19 @@ class DataSource:
             offset += room
 
 
-# --- Data Sink: the checks of section 7.1 --------------------------------------------------------
+# --- Data Sink -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Tagged:
-    """The facts that the checks of a tagged segment use."""
-
-    header: TaggedHeader
-    length: int
-    region: Region | None
-    stream: int
-    pd: int
-
-    @property
-    def found(self) -> Region:
-        """The region. It exists once check 1 has passed."""
-        assert self.region is not None
-        return self.region
-
-    @property
-    def end(self) -> int:
-        return self.header.to + self.length
-
-
-#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". The checks
-#: are made in this order; the first that fails determines the error number.
-_TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
-    # 1. The STag is valid for this stream.
-    (INVALID_STAG, lambda s: s.region is not None),
-    (STAG_NOT_ASSOCIATED, lambda s: s.found.allows(stream=s.stream, pd=s.pd)),
-    # 2. The STag has an associated buffer that allows Placement of the payload. Section 7.2 has no
-    #    error number for this check alone.
-    (INVALID_STAG, lambda s: Access.REMOTE_WRITE in s.found.access),
-    # 3. The TO falls in the range of legal offsets registered for the STag.
-    (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
-    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. This
-    #    check precedes check 4, which means nothing for a sum that wrapped. A segment may end
-    #    exactly at 2^64: hdl.spec.ddp gives the reason.
-    (TO_WRAP, lambda s: s.end <= 1 << 64),
-    # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
-    (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
-)
-
-
-def check_tagged(
+def validate_tagged(
     header: TaggedHeader,
     length: int,
     memory: Memory,
     *,
     stream: int,
     pd: int,
-) -> ErrorNumber | None:
-    """Returns the error of a tagged segment, or None where the segment may be placed."""
-    if header.version != 1:  # section 4.1: "This field MUST be set to one"
-        return TAGGED_VERSION
-    # Section 5.2: the two "MUST NOT be checked for a zero-length Tagged DDP Message".
-    if not length:
-        return None
-    segment = _Tagged(header, length, memory.lookup(header.stag), stream, pd)
-    return next((number for number, holds in _TAGGED_CHECKS if not holds(segment)), None)
+) -> Validation:
+    """Makes the checks of a tagged segment with ``length`` octets of payload (section 7.1)."""
+    return Validation.of(TaggedFacts(header, length, memory.holder(header.stag), stream, pd))
 
 
 @dataclass
@@ -243,53 +188,6 @@ class UntaggedQueue:
         if self._done >= 1024:
             del self._buffers[: self._done]
             self._done = 0
-
-
-@dataclass(frozen=True)
-class _Untagged:
-    """The facts that the checks of an untagged segment use."""
-
-    header: UntaggedHeader
-    length: int
-    queue: UntaggedQueue | None
-
-    @property
-    def opened(self) -> UntaggedQueue:
-        """The queue. It exists once check 1 has passed."""
-        assert self.queue is not None
-        return self.queue
-
-    @property
-    def limit(self) -> int:
-        """Octets of the buffer. The buffer exists once check 2 has passed."""
-        buffer = self.opened.buffer(self.header.msn)
-        assert buffer is not None
-        return buffer.length
-
-
-#: Section 7.1, untagged. An MSN outside the range of check 5 never has a buffer, so that check 2
-#: alone would hide check 5. An MSN below that of the first available buffer belongs to a completed
-#: message and fails check 5 ("the lower limit of the Message Sequence Number is defined by whatever
-#: DDP Messages have already been completed"). An MSN above that of the last available buffer needs
-#: a buffer that the ULP has not posted yet, and fails check 2.
-_UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = (
-    # 1. The QN is valid for this stream.
-    (INVALID_QN, lambda s: s.queue is not None),
-    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: the lower
-    #    limit of that range.
-    (MSN_RANGE, lambda s: s.opened.ahead(s.header.msn) >= 0),
-    # 2. The QN and MSN have an associated buffer that allows Placement of the payload.
-    (NO_BUFFER, lambda s: s.opened.buffer(s.header.msn) is not None),
-    # 3. The MO falls in the range of legal offsets associated with the Untagged Buffer. Checks 3
-    #    and 4 name one range, and check 4 allows a sum that equals the length. So the range
-    #    includes the length: payload at that MO is too long, not misplaced.
-    (INVALID_MO, lambda s: s.header.mo <= s.limit),
-    # 4. The sum of the DDP Segment payload length and the MO falls in the range of legal offsets.
-    (MESSAGE_TOO_LONG, lambda s: s.header.mo + s.length <= s.limit),
-)
-
-
-# --- Data Sink -----------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -395,13 +293,11 @@ class DataSink:
         except ProtocolError as error:
             assert error.number is not None
             return self._fail(error.number, segment, order)
-        if isinstance(header, TaggedHeader):
-            number = check_tagged(header, len(payload), self.memory, stream=self.stream, pd=self.pd)
-        else:
-            number = self._check_untagged(header, len(payload))
+        validation = self._validate(header, len(payload))
+        number = validation.number
         if number is not None:
-            return self._fail(number, segment, order)
-        events: list[Event] = [self._place(header, payload, order)]
+            return self._fail(number, segment, order, validation)
+        events: list[Event] = [self._place(header, payload, order, validation)]
         self._waiting[order] = header, len(payload)
         return events + self._deliver()
 
@@ -427,16 +323,19 @@ class DataSink:
             order += 1
         return order
 
-    def _check_untagged(self, header: UntaggedHeader, length: int) -> ErrorNumber | None:
-        if header.version != 1:
-            return UNTAGGED_VERSION
-        # Section 7.1 asks for these checks of segments with payload. A segment without payload
-        # needs its queue and its buffer all the same: its message is delivered there, and its MO
-        # may be the length of the message.
-        segment = _Untagged(header, length, self.queues.get(header.qn))
-        return next((number for number, holds in _UNTAGGED_CHECKS if not holds(segment)), None)
+    def _validate(self, header: Header, length: int) -> Validation:
+        if isinstance(header, TaggedHeader):
+            return validate_tagged(header, length, self.memory, stream=self.stream, pd=self.pd)
+        if (queue := self.queues.get(header.qn)) is None:
+            return Validation.of(UntaggedFacts(header, length))
+        buffer = queue.buffer(header.msn)
+        limit = None if buffer is None else buffer.length
+        ahead = queue.ahead(header.msn)
+        return Validation.of(
+            UntaggedFacts(header, length, queue.first, queue.available, ahead, limit)
+        )
 
-    def _place(self, header: Header, payload: bytes, order: int) -> Placed:
+    def _place(self, header: Header, payload: bytes, order: int, validation: Validation) -> Placed:
         address = None
         if isinstance(header, UntaggedHeader):
             buffer = self.queues[header.qn].buffer(header.msn)
@@ -447,7 +346,7 @@ class DataSink:
             assert region is not None
             self.memory.write(region, header.to, payload)
             address = region.address + header.to - region.to
-        return Placed(self.stream, header, len(payload), order, address)
+        return Placed(self.stream, header, len(payload), order, address, validation)
 
     def _deliver(self) -> list[Event]:
         """Delivers every message that section 5.4 allows to be delivered now."""
@@ -509,7 +408,13 @@ class DataSink:
             events.append(event)
         return events
 
-    def _fail(self, number: ErrorNumber, segment: bytes, order: int) -> list[Event]:
+    def _fail(
+        self,
+        number: ErrorNumber,
+        segment: bytes,
+        order: int,
+        validation: Validation | None = None,
+    ) -> list[Event]:
         header = segment[: header_length(segment)]
-        self.error = DdpError(number, header, len(segment), self.stream, order)
+        self.error = DdpError(number, header, len(segment), self.stream, order, validation)
         return [self.error]

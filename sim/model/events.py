@@ -6,9 +6,10 @@ that are not of the protocol at all, and for a caller's request that the protoco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...hdl.spec.ddp import ErrorNumber
+from .checks import Validation
 from .header import Header
 from .memory import Octets
 
@@ -46,6 +47,8 @@ class Placed:
     address
         Host address of the first octet written; None for an Untagged Buffer, and for a segment
         without payload.
+    validation
+        The checks that the segment passed.
     """
 
     stream: int
@@ -53,6 +56,7 @@ class Placed:
     length: int
     order: int
     address: int | None = None
+    validation: Validation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ class DdpError:
         DDP Stream.
     order
         The segment's number in the order of the sender.
+    validation
+        The checks up to the one that failed; None if no check decided, but the length of the
+        segment or the order of its message.
     """
 
     number: ErrorNumber
@@ -119,6 +126,7 @@ class DdpError:
     length: int
     stream: int
     order: int
+    validation: Validation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,12 @@ class Memory:
 
     def lookup(self, stag: int) -> Region | None:
         """Returns the valid region of this STag, or None. Both index and key must match."""
-        region = self._valid.get(stag >> 8)
+        region = self.holder(stag)
         return region if region is not None and region.stag == stag else None
+
+    def holder(self, stag: int) -> Region | None:
+        """Returns the valid region that has this STag's index, with whatever key, or None."""
+        return self._valid.get(stag >> 8)
 
     def revoke(self, stag: int) -> bool:
         """Revokes an STag (section 8.3 item 2). Returns whether the STag was valid before."""

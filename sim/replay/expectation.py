@@ -19,6 +19,7 @@ from ...hdl.spec.sctp import State
 from ...hdl.spec.stag import Access
 from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
+from ..model.checks import Validation
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
 from ..model.memory import Access as ModelAccess
@@ -172,6 +173,34 @@ class ExpectedError:
 
 
 @dataclass
+class Judged:
+    """The golden model's judgement of a segment.
+
+    Parameters
+    ----------
+    arrival
+        The segment.
+    received
+        Whether DDP got the segment: the stream was live, and the LLP found the segment sound.
+    validation
+        The checks of RFC 5041 section 7.1; None if DDP did not get a whole header.
+    error
+        The error that the segment caused, also at its turn, after it was placed; or None.
+    dropped
+        Whether the segment was dropped silently, because its stream accepts nothing more.
+    after
+        The earlier error for which it was dropped; None if the host had stopped the stream.
+    """
+
+    arrival: Arrival
+    received: bool = False
+    validation: Validation | None = None
+    error: ErrorNumber | None = None
+    dropped: bool = False
+    after: ExpectedError | None = None
+
+
+@dataclass
 class StreamCounts:
     """Counts of the outcomes of a stream's segments and messages."""
 
@@ -223,11 +252,14 @@ class Golden:
         self.errors: list[ExpectedError] = []
         self.exceptions: list[ExceptionPacket] = []
         self.placements: list[Placement] = []
+        #: The judgement of each segment, by the receiving host and the segment's order there.
+        self.judged: dict[tuple[str, int], Judged] = {}
         self.exceptions_dropped = 0
         self._registered: dict[tuple[str, int], Region] = {}
         self._buffers: dict[tuple[int, int, int], Buffer] = {}
         self._config = config or RnicConfig()
         self._receivers: dict[int, Receiver] = {}
+        self._ended: dict[int, ExpectedError] = {}  # the error of each stream that is in error
         for stream in streams:
             self.start(stream)
 
@@ -252,6 +284,7 @@ class Golden:
     def start(self, stream: Stream, position: int = 0) -> None:
         """Enables a stream, at a position of its MPA stream; its queues are closed."""
         before = self._receivers.get(stream.number)
+        self._ended.pop(stream.number, None)
         self._receivers[stream.number] = Receiver(
             MpaReceiver(crc=stream.crc, markers=stream.markers, position=position),
             DataSink(
@@ -329,9 +362,7 @@ class Golden:
     def receive(self, arrival: Arrival) -> list[Delivery]:
         """Takes an FPDU; returns the deliveries that it causes."""
         receiver = self._receivers[arrival.stream.number]
-        receiver.counts.segments += 1
-        if not receiver.live:
-            receiver.counts.dropped += 1
+        if not self._takes(receiver, arrival):
             return []
         before = len(self.deliveries)
         # An incomplete FPDU is the end of its packet.
@@ -348,10 +379,27 @@ class Golden:
                 self._segment(receiver, arrival, fpdu)
         return self.deliveries[before:]
 
+    def _judge(self, arrival: Arrival) -> Judged:
+        """Returns the judgement of a segment; the caller fills it in."""
+        return self.judged.setdefault((arrival.endpoint, arrival.order), Judged(arrival))
+
+    def _takes(self, receiver: Receiver, arrival: Arrival) -> bool:
+        """Counts a segment; returns False if its stream drops it."""
+        receiver.counts.segments += 1
+        judged = self._judge(arrival)
+        if not receiver.live:
+            receiver.counts.dropped += 1
+            judged.dropped, judged.after = True, self._ended.get(arrival.stream.number)
+        return receiver.live
+
     def _segment(self, receiver: Receiver, arrival: Arrival, fpdu: Fpdu) -> None:
         segment = fpdu.ulpdu
         placed = False
+        judged = self._judge(arrival)
+        judged.received = True
         for event in receiver.sink.receive(segment):
+            if isinstance(event, Placed | DdpError) and event.validation is not None:
+                judged.validation = event.validation
             match event:
                 case Placed():
                     placed = True
@@ -395,9 +443,12 @@ class Golden:
         receiver = self._receivers[arrival.stream.number]
         receiver.live = False
         receiver.counts.errors += 1
-        self.errors.append(
-            ExpectedError(arrival, number, length.to_bytes(_LENGTH_FIELD, "big") + header, length)
+        error = ExpectedError(
+            arrival, number, length.to_bytes(_LENGTH_FIELD, "big") + header, length
         )
+        self.errors.append(error)
+        self._ended[arrival.stream.number] = error
+        self._judge(arrival).error = number
 
     def _refuse(
         self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError | Arrival

@@ -180,15 +180,17 @@ class SctpGolden(Golden):
         """Takes a segment; returns status and octets of its chunk, and the deliveries."""
         number = arrival.stream.number
         receiver, waiting = self._receivers[number], self._waiting[number]
-        receiver.counts.segments += 1
-        if not receiver.live:
-            receiver.counts.dropped += 1
+        if not self._takes(receiver, arrival):
             return ChunkStatus.DROPPED, 0, []
         segment = arrival.ulpdu
+        judged = self._judge(arrival)
+        judged.received = True
         waiting.arrivals[arrival.sequence] = arrival
         status, octets = ChunkStatus.DROPPED, 0
         delivered: list[Delivered] = []
         for event in receiver.sink.receive(segment, arrival.sequence):
+            if isinstance(event, Placed | DdpError) and event.validation is not None:
+                judged.validation = event.validation
             match event:
                 case Placed():
                     status, octets = ChunkStatus.TAKEN, event.length

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 
-from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, MESSAGE_TOO_LONG, NO_BUFFER, ErrorType
+from ...hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER
 from ...hdl.spec.send import Kind, Piece
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
@@ -546,16 +546,7 @@ class QP(KnownQP):
             )
         elif number == MESSAGE_TOO_LONG:
             self._advice = ": post longer receives"
-        if number.type is ErrorType.LLP:
-            # Octets whose digest was wrong are not reported as a header.
-            self.terminate(Terminate(Layer.LLP, 0, number.code))
-        elif number.type is ErrorType.LOCAL:
-            # An overrun of the completion queue has a code of the device's own.
-            self.terminate(Terminate(Layer.DDP, *LOCAL_CATASTROPHIC))
-        else:
-            self.terminate(
-                Terminate(Layer.DDP, number.type, number.code, event.length, event.header)
-            )
+        self.terminate(Terminate.of(number, event.length, event.header))
 
     def overrun(self) -> None:
         """Terminates the stream because its messages did not fit the CQ."""

@@ -135,7 +135,8 @@ _MPA = {
     (0, 0x06): "Insufficient IRD Resources",
     (0, 0x07): "No Matching RTR Option",
 }
-_TABLES = {Layer.RDMA: _RDMA, Layer.DDP: _DDP, Layer.LLP: _MPA}
+#: The texts of all errors, by the layer that found them, Error Type and Error Code.
+ERRORS = {Layer.RDMA: _RDMA, Layer.DDP: _DDP, Layer.LLP: _MPA}
 _M, _D, _R = 4, 2, 1
 
 
@@ -183,6 +184,27 @@ class Terminate:
         )
 
     @classmethod
+    def of(cls, number: ddp.ErrorNumber, length: int, header: bytes) -> Terminate:
+        """Returns the message that reports an error of a received segment.
+
+        Parameters
+        ----------
+        number
+            The error, as RFC 5041 section 7.2 numbers it.
+        length
+            Octets of the DDP Segment.
+        header
+            Its DDP Header as received.
+        """
+        if number.type is ddp.ErrorType.LLP:
+            # Octets whose digest was wrong are not reported as a header.
+            return cls(Layer.LLP, 0, number.code)
+        if number.type is ddp.ErrorType.LOCAL:
+            # An overrun of the completion queue has a code of the device's own.
+            return cls(Layer.DDP, *LOCAL_CATASTROPHIC)
+        return cls(Layer.DDP, number.type, number.code, length, header)
+
+    @classmethod
     def decode(cls, octets: bytes) -> Terminate:
         """Reads a message.
 
@@ -218,7 +240,7 @@ class Terminate:
         return cls(Layer(first >> 4), first & 0xF, code, length, headers[0], headers[1], note)
 
     def __str__(self) -> str:
-        text = _TABLES[self.layer].get((self.type, self.code), "unknown error")
+        text = ERRORS[self.layer].get((self.type, self.code), "unknown error")
         if self.layer is Layer.RDMA and self.type == 0:
             # Figure 9: "Any value in this field is acceptable."
             text = "Local Catastrophic"

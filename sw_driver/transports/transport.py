@@ -42,7 +42,11 @@ class Transport(Closing):
         """Writes a register. The write reaches the device before any later access does."""
 
     def write_all(self, writes: Sequence[tuple[int, int]]) -> None:
-        """Writes registers in this order: an octet address and a value each."""
+        """Writes registers in this order: an octet address and a value each.
+
+        A transport may post the writes: they reach the device before any later access does, and a
+        later call raises if one of them fails.
+        """
         for address, value in writes:
             self.write(address, value)
 

@@ -12,7 +12,7 @@ from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck
 from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec import ddp
-from ddp_rnic.sim.model.ddp import check_tagged, decode_segment
+from ddp_rnic.sim.model.ddp import decode_segment, validate_tagged
 from ddp_rnic.sim.model.events import ProtocolError
 from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.memory import Access, Region
@@ -119,10 +119,10 @@ class Regions:
     """Looks up regions without octets: as much of a memory as the model's check needs."""
 
     def __init__(self, regions):
-        self.regions = {region.stag: region for region in regions}
+        self.regions = {region.index: region for region in regions}
 
-    def lookup(self, stag):
-        return self.regions.get(stag)
+    def holder(self, stag):
+        return self.regions.get(stag >> 8)
 
 
 def model_says(regions, ulpdu, number, pd):
@@ -132,7 +132,8 @@ def model_says(regions, ulpdu, number, pd):
     except ProtocolError as error:
         return error.number
     if isinstance(header, TaggedHeader):
-        return check_tagged(header, len(payload), Regions(regions), stream=number, pd=pd)
+        regions = Regions(regions)
+        return validate_tagged(header, len(payload), regions, stream=number, pd=pd).number
     return None if header.version == 1 else ddp.UNTAGGED_VERSION
 
 

@@ -168,3 +168,9 @@ def _print(
     ]
     headings = ["placed and routed", "median MHz", "range", "seeds", "device", "this configuration"]
     print_table(console, "Clock, which is not estimated", headings, rows)
+    spread = max((max(each.mhz) - min(each.mhz)) / each.median for each in clocks())
+    console.print(
+        f"seeds of one configuration differ by up to {spread:.0%}; another configuration may differ"
+        " more",
+        soft_wrap=True,
+    )

@@ -58,7 +58,7 @@ def page(config: RnicConfig) -> str:
 
     Raises
     ------
-    TrialError
+    DeviceError
         The gateware did not do a step of the trial.
     """
     record = trial.run(config)
@@ -401,7 +401,7 @@ def _literal(value: Any) -> str:
     if hasattr(value, "_asdict"):
         inner = (f"{name}={_literal(each)}" for name, each in value._asdict().items())
         return f"{type(value).__name__}({', '.join(inner)})"
-    return f"{value:#x}" if type(value) is int and value > 0xFFFF else repr(value)
+    return f"{value:#x}" if type(value) is int and value > 0xFF else repr(value)
 
 
 def _types(values: Iterable[Any]) -> Iterator[type]:

@@ -147,4 +147,4 @@ def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(tmp_pat
     assert "1 segment (the RTL has 4 untagged queues)" in run.stdout
     run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--out", str(tmp_path)])
     assert run.exit_code == outcome.BAD_INPUT, run.output
-    assert "--send takes no --regions, --out and --engine" in run.stderr
+    assert "--send takes no --regions, --out, --frame" in run.stderr

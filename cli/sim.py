@@ -25,9 +25,10 @@ from ..sim.replay.plan import plan
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
-from ..sim.reports import report
+from ..sim.reports import explorer, report
+from ..sim.reports.explanation import Explainer
 from ..sim.reports.report import Result, Run, left_out_text
-from .inputs import Asked, Assume, SctpPort, read_input
+from .inputs import Asked, Assume, Input, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table
@@ -59,7 +60,10 @@ def sim(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
+        typer.Option(
+            help="Directory for report.json, explorer.html, memory/ and receives/.",
+            show_default=False,
+        ),
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Engine that runs the Verilog.")
@@ -92,13 +96,18 @@ def sim(
             raise BadInput("--send takes no --regions, --out and --engine: leave these out")
         _send(asked, width, waves)
         return
-    result, waveforms = _simulate(asked, width, out, engine, waves)
+    config = _config(width)
+    check_directory(out)
+    found = read_input(asked, config)
+    result, waveforms = _simulate(asked, found, config, out, engine, waves)
     if out is not None:
         report.write(result, out)
+        _write_explorer(result, found, out / "explorer.html")
     terminal = console()
     _print(terminal, result)
     if out is not None:
         terminal.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
+        terminal.print(f"segments: {escape(str(out / 'explorer.html'))}", soft_wrap=True)
     for path in waveforms:
         terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     if not result.agrees:
@@ -120,17 +129,19 @@ def sim(
 
 
 def _simulate(
-    asked: Asked, width: int, out: Path | None, engine_name: EngineName, waves: bool
+    asked: Asked,
+    found: Input,
+    config: RnicConfig,
+    out: Path | None,
+    engine_name: EngineName,
+    waves: bool,
 ) -> tuple[Result, list[Path]]:
-    config = _config(width)
-    check_directory(out)
-    found = read_input(asked, config)
     plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
     engine = load(engine_name.value)
     result = Result(
         str(asked.capture or "generated workload"),
         engine_name.value,
-        width,
+        config.width,
         found.derived,
         notes=[*found.notes, *changes],
         left_out=found.left_out,
@@ -147,6 +158,14 @@ def _simulate(
             )
         result.runs.append(Run(each, outcome, memory, find_differences(each, outcome, memory)))
     return result, waveforms
+
+
+def _write_explorer(result: Result, found: Input, path: Path) -> None:
+    """Writes the segments with their explanations as one HTML file."""
+    explainer = Explainer(found.capture, found.traffic, [run.plan for run in result.runs])
+    explainer.read(found.frames())
+    with bar("explaining", len(explainer.judged)) as progress:
+        explorer.write(result, explainer, path, progress)
 
 
 def _send(asked: Asked, width: int, waves: bool) -> None:

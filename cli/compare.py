@@ -18,6 +18,7 @@ from .inputs import Asked, Assume, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
 from .results import print_notes
 from .terminal import bar, colored, console, print_table, say
+from .waves import Cycles, Parts, cycles_of, waves_of
 
 
 @exits(ValueError)
@@ -54,9 +55,8 @@ def compare(
         Path | None,
         typer.Option(help="Directory for report.html and waveforms.", show_default=False),
     ] = None,
-    waves: Annotated[
-        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation there.")
-    ] = False,
+    waves: Parts = None,
+    cycles: Cycles = None,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
@@ -85,10 +85,12 @@ def compare(
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
     for target in chosen:
-        vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
+        shown = None
+        if out is not None and target != targets.Target.BOARD:
+            shown = waves_of(waves, out / f"{target}.fst", config, cycles_of(cycles, waves))
         connect = partial(targets.open_link, target, port, say, baud=rate)
         with bar(target) as progress:
-            side = device_results.run(target, connect, plans, waves=vcd, progress=progress)
+            side = device_results.run(target, connect, plans, waves=shown, progress=progress)
         result.devices.append(side)
     if out is not None:
         with writing(out):

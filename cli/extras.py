@@ -17,6 +17,7 @@ COMMANDS = {
     "shuffle": "sim",
     "build": "flow",
     "program": "flow",
+    "config": "hdl",
     "export": "hdl",
     "requirements": "cli",
     "prm": "cli",

@@ -6,9 +6,10 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -20,18 +21,24 @@ from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
+from ..sim.engines.waves import Waves
 from ..sim.replay.differences import find_differences, number_text
-from ..sim.replay.plan import plan
+from ..sim.replay.plan import Plan, plan
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
-from ..sim.reports import explorer, report
+from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
 from ..sim.reports.report import Result, Run, left_out_text
+from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table
+from .waves import Cycles, Parts, cycles_of, waves_of
+
+#: Cycles that a waveform shows before and after those of a frame.
+_LEAD = 20
 
 
 class EngineName(StrEnum):
@@ -68,10 +75,16 @@ def sim(
     engine: Annotated[
         EngineName, typer.Option(help="Engine that runs the Verilog.")
     ] = EngineName.COMPILED,
-    waves: Annotated[
-        bool,
-        typer.Option("--waves", help="Write a VCD to the --out directory or the current one."),
-    ] = False,
+    waves: Parts = None,
+    cycles: Cycles = None,
+    frame: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --waves: only the cycles in which the device handles this frame's segments.",
+            show_default=False,
+        ),
+    ] = None,
     send: Annotated[
         bool,
         typer.Option(
@@ -91,15 +104,21 @@ def sim(
     130: interrupted.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
+    shown = Shown(waves, cycles_of(cycles, waves), frame)
+    if frame is not None and (waves is None or cycles is not None):
+        raise BadInput("--frame needs --waves, and takes no --cycles")
     if send:
-        if regions is not None or out is not None or engine is not EngineName.COMPILED:
-            raise BadInput("--send takes no --regions, --out and --engine: leave these out")
-        _send(asked, width, waves)
+        if regions is not None or out is not None or engine is not EngineName.COMPILED or frame:
+            raise BadInput("--send takes no --regions, --out, --engine, --frame: leave these out")
+        _send(asked, width, shown)
         return
+    if engine is EngineName.COCOTB and (shown.cycles or frame or waves not in (None, "all")):
+        raise BadInput("--engine cocotb writes waves of all parts and cycles: use --waves all")
     config = _config(width)
     check_directory(out)
+    shown.check(config)
     found = read_input(asked, config)
-    result, waveforms = _simulate(asked, found, config, out, engine, waves)
+    result, waveforms = _simulate(asked, found, config, out, engine, shown)
     if out is not None:
         report.write(result, out)
         _write_explorer(result, found, out / "explorer.html")
@@ -111,21 +130,22 @@ def sim(
     for path in waveforms:
         terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     if not result.agrees:
-        command = [
-            "rnic",
-            "sim",
-            *([str(capture)] if capture else []),
-            "--width",
-            str(width),
-            *(["--regions", str(regions)] if regions else []),
-            *(part for each in assume or () for part in ("--assume", each)),
-            *(part for each in sctp_port or () for part in ("--sctp-port", str(each))),
-            "--engine",
-            engine.value,
-            "--waves",
-        ]
-        terminal.print(f"waveform command: {escape(shlex.join(command))}", soft_wrap=True)
+        command = shlex.join(_with_waves(asked, width, engine))
+        terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
         raise typer.Exit(DIFFERS)
+
+
+def _with_waves(asked: Asked, width: int, engine: EngineName) -> list[str]:
+    """Returns the words of the same command with a waveform."""
+    return [
+        *("rnic", "sim"),
+        *([str(asked.capture)] if asked.capture else []),
+        *("--width", str(width)),
+        *(["--regions", str(asked.regions)] if asked.regions else []),
+        *(part for each in asked.assume for part in ("--assume", each)),
+        *(part for each in asked.sctp_ports for part in ("--sctp-port", str(each))),
+        *("--engine", engine.value, "--waves", "all"),
+    ]
 
 
 def _simulate(
@@ -134,7 +154,7 @@ def _simulate(
     config: RnicConfig,
     out: Path | None,
     engine_name: EngineName,
-    waves: bool,
+    shown: Shown,
 ) -> tuple[Result, list[Path]]:
     plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
     engine = load(engine_name.value)
@@ -148,15 +168,34 @@ def _simulate(
     )
     waveforms = []
     for number, each in enumerate(plans, 1):
-        path = _waveform(out or Path(), number, len(plans)) if waves else None
-        if path is not None:
-            waveforms.append(path)
+        waves = shown.waves(each.config, _waveform(out or Path(), number, len(plans)))
         with _progress(len(each.operations), number, len(plans)) as progress:
-            memory = each.memory.copy()
-            outcome = engine.run(
-                each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
-            )
-        result.runs.append(Run(each, outcome, memory, find_differences(each, outcome, memory)))
+
+            def play(waves: Waves | None, each: Plan = each) -> Run:
+                memory = each.memory.copy()
+                outcome = engine.run(
+                    each.config, each.operations, memory, ring=each.ring, waves=waves,
+                    progress=progress,
+                )  # fmt: skip
+                return Run(each, outcome, memory, find_differences(each, outcome, memory))
+
+            # The cycles of a frame are known only after a first run.
+            run = play(waves if shown.frame is None else None)
+            if waves is not None:
+                waves = replace(waves, cycles=shown.cycles_in(run))
+                if shown.frame is not None and waves.cycles is not None:
+                    run = play(waves)
+        result.runs.append(run)
+        if waves is not None and (waves.cycles is not None or shown.frame is None):
+            first = int(run.outcome.taken["first"][0]) if len(run.outcome.taken) else 0
+            marker = first if waves.cycles is None else waves.cycles.start + shown.lead
+            waveforms += [waves.path, *viewers.write(waves, marker)]
+    if shown.frame is not None and not waveforms:
+        frames = sorted({each.arrival.frame for run in result.runs for each in segments(run)})
+        some = f"; the first and the last one are {frames[0]} and {frames[-1]}" if frames else ""
+        raise BadInput(
+            f"--frame {shown.frame}: no segment that the device got ends in this frame{some}"
+        )
     return result, waveforms
 
 
@@ -168,7 +207,37 @@ def _write_explorer(result: Result, found: Input, path: Path) -> None:
         explorer.write(result, explainer, path, progress)
 
 
-def _send(asked: Asked, width: int, waves: bool) -> None:
+class Shown(NamedTuple):
+    """The options for a waveform: parts, cycles, or the frame whose cycles are shown."""
+
+    parts: str | None
+    cycles: range | None
+    frame: int | None
+
+    def check(self, config: RnicConfig) -> None:
+        """Raises for parts that the device does not have."""
+        self.waves(config, Path())
+
+    def waves(self, config: RnicConfig, path: Path) -> Waves | None:
+        return waves_of(self.parts, path, config, self.cycles)
+
+    @property
+    def lead(self) -> int:
+        """The number of cycles that are shown before a frame."""
+        return 0 if self.frame is None else _LEAD
+
+    def cycles_in(self, run: Run) -> range | None:
+        """Returns the cycles that are shown of a run; None: all, or without the frame none."""
+        if self.frame is None:
+            return self.cycles
+        found = [each for each in segments(run) if each.arrival.frame == self.frame]
+        if not found:
+            return None
+        first = max(min(each.first for each in found) - _LEAD, 0)
+        return range(first, max(each.end for each in found) + _LEAD + 1)
+
+
+def _send(asked: Asked, width: int, shown: Shown) -> None:
     """Sends a capture's messages by the golden model and the RTL, and prints the comparison."""
     config = _config(width, sends=True)
     found = read_input(asked, config)
@@ -200,15 +269,15 @@ def _send(asked: Asked, width: int, waves: bool) -> None:
     cycles = 0
     engine = load(EngineName.COMPILED.value)
     for number, sending in enumerate(plans, 1):
-        path = _waveform(Path(), number, len(plans)) if waves else None
+        waves = shown.waves(config, _waveform(Path(), number, len(plans)))
         with _progress(len(sending.operations), number, len(plans)) as progress:
             outcome = engine.run(
-                config, sending.operations, sending.memory, waves=path, progress=progress
+                config, sending.operations, sending.memory, waves=waves, progress=progress
             )
         cycles += outcome.cycles
         differences += sending.compare(outcome)
-        if path is not None:
-            terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
+        if waves is not None:
+            terminal.print(f"waveform: {escape(str(waves.path))}", soft_wrap=True)
     print_differences(terminal, differences)
     segments = sum(each.segments for each in results)
     by_device = sum(each.segments for each in plans)
@@ -233,7 +302,7 @@ def _config(width: int, *, sends: bool = False) -> RnicConfig:
 def _waveform(directory: Path, number: int, count: int) -> Path:
     """Returns the path of the waveform of one run of several, and makes its directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    return directory / (f"waves-{number}.vcd" if count > 1 else "waves.vcd")
+    return directory / (f"waves-{number}.fst" if count > 1 else "waves.fst")
 
 
 def _progress(

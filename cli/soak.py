@@ -18,6 +18,7 @@ from ..sim.engines.choice import load
 from .outcome import DIFFERS, BadInput, exits
 from .results import print_differences
 from .terminal import bar, console
+from .waves import Cycles, Parts, cycles_of, waves_of
 
 
 @exits(ValueError)
@@ -44,9 +45,8 @@ def soak(
         int | None,
         typer.Option(min=0, help="Run only this chunk, to replay it.", show_default=False),
     ] = None,
-    waves: Annotated[
-        bool, typer.Option("--waves", help="With --chunk: write a VCD to the current directory.")
-    ] = False,
+    waves: Parts = None,
+    cycles: Cycles = None,
     both: Annotated[
         bool,
         typer.Option("--both", help="Let two devices that send and receive work with each other."),
@@ -66,7 +66,8 @@ def soak(
     130: interrupted.
     """
     if waves and chunk is None:
-        raise BadInput("--waves needs --chunk: a VCD of all chunks would be too long")
+        raise BadInput("--waves needs --chunk: a waveform of all chunks would be too long")
+    shown = cycles_of(cycles, waves)
     traffic = chunks.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
     terminal.print(f"seed {traffic.seed}")
@@ -84,7 +85,7 @@ def soak(
                 traffic,
                 segments,
                 only=chunk,
-                waves=Path(f"soak-{config.width}.vcd") if waves else None,
+                waves=waves_of(waves, Path(f"soak-{config.width}.fst"), config, shown),
                 progress=progress,
             )
         _print_tally(terminal, config.width, traffic, tally)
@@ -135,7 +136,7 @@ def _print_tally(
         terminal.print(
             f"replay: rnic soak --seed {traffic.seed} --width {width} --streams {traffic.streams}"
             f"{' --bus-errors' * traffic.bus_errors}"
-            f" --chunk {failure.chunk} --segments {failure.segments} --waves",
+            f" --chunk {failure.chunk} --segments {failure.segments} --waves all",
             soft_wrap=True,
         )
     terminal.print(

@@ -6,12 +6,18 @@ from pathlib import Path
 
 from ..hdl.flat import to_verilog
 from ..hdl.spec.config import RnicConfig
-from . import examples, ipxact, registers, testbench
+from . import datasheet, examples, ipxact, registers, testbench
 from .interface import MODULE
 
 
 def export(config: RnicConfig, folder: Path) -> list[Path]:
-    """Writes the Verilog, its descriptions and the examples; returns the files' paths."""
+    """Writes the Verilog, its descriptions and the examples; returns the files' paths.
+
+    Raises
+    ------
+    ToolError
+        Chromium is there, and cannot print the data sheet.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in (
@@ -24,8 +30,10 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
         ("registers.md", registers.page),
         ("litex_rnic.py", examples.litex),
         ("vivado.tcl", examples.vivado),
+        ("datasheet.html", datasheet.page),
     ):
         path = folder / name
         path.write_text(text(config), encoding="utf-8")
         written.append(path)
-    return written
+    pdf = datasheet.print_pdf(path)
+    return [*written, *([pdf] if pdf else [])]

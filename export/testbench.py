@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..hdl.spec import commands, regs
 from ..hdl.spec.commands import Wait, Write
@@ -50,9 +50,9 @@ _DOMAIN = 7
 _LENGTHS = 37, 150, 75
 #: By the LLP: stream, first payload octet of its messages, offsets of the Writes in the region,
 #: and the posted buffer.
-_LLPS = {
+LLPS = {
     "MPA": (1, 0x20, (1, 0xDD), _MEMORY + 0x2005),
-    "SCTP": (2, 0x90, (0x300, 0x4F3), _MEMORY + 0x2207),
+    "SCTP": (0, 0x90, (0x300, 0x4F3), _MEMORY + 0x2207),
 }
 # A device that sends reads this region: from an odd address, across a page's end, with Tagged
 # Offsets that carry into the upper half.
@@ -80,7 +80,7 @@ class _Sender(NamedTuple):
         memory, source = Memory(), DataSource(_MULPDU)
         memory.register(
             Region(stag=_SOURCE_STAG, to=_SOURCE_TO, length=_SOURCE_OCTETS, pd=_DOMAIN),
-            bytearray(_octets(_SOURCE_TAG, _SOURCE_OCTETS)),
+            bytearray(_source()),
         )
         source.set_msn(0, self.msn)
         queue = SendQueue(source, memory, stream=self.stream, pd=_DOMAIN)
@@ -93,9 +93,9 @@ class _Sender(NamedTuple):
 
 #: A Write of several segments on a stream that also receives, and a Send on one that only sends.
 #: Sequence numbers wrap.
-_SENDERS = (
+SENDERS = (
     _Sender(
-        _LLPS["MPA"][0],
+        LLPS["MPA"][0],
         Message(
             SendKind.TAGGED, Flag.SIGNALED, stag=0x00C0FFEE, to=0x1_FFFF_FF0D,
             pieces=(
@@ -118,7 +118,7 @@ _SENDERS = (
 
 def text(config: RnicConfig) -> str:
     """Returns ``tb_rnic.v``, which belongs beside ``rnic.v``."""
-    steps = _commands(config)
+    steps = commands_of(config)
     plain = re.sub(
         r"^( *)// COMMANDS (\w+)\n",
         lambda found: "".join(found[1] + line for line in _lines(steps.get(found[2], ()))),
@@ -137,7 +137,7 @@ def waivers(config: RnicConfig) -> str:
 
 def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     """Yields the constants; of registers and fields only those that the text names."""
-    packets = dict(_packets(config))
+    packets = dict(packets_of(config))
     yield f"localparam WIDTH = {config.width};"
     widths = {port.name: port.width for port in ports(config)}
     yield f"localparam ID_BITS = {widths['m_axi_awid']};"
@@ -168,13 +168,14 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
                         "REGION_TO": _REGION_TO}.items():  # fmt: skip
-        yield f"localparam [63:0] {name} = 64'h{value:016x};"
+        shown = value if name == "REGION_TO" else used(config, value)
+        yield f"localparam [63:0] {name} = 64'h{shown:016x};"
     yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS};"
-    ring = _ring(config)
+    ring = ring_of(config)
     yield f"localparam RING_SIZE = {ring.size}, RINGS_OCTETS = {len(ring.octets)};"
     for name, length in zip(("FIRST", "SECOND", "SEND"), _LENGTHS, strict=True):
         yield f"localparam {name}_OCTETS = {length};"
-    for llp, (stream, tag, offsets, buffer) in _LLPS.items():
+    for llp, (stream, tag, offsets, buffer) in LLPS.items():
         if f"{llp}_SEND" in packets:
             yield f"localparam [15:0] {llp}_STREAM = 16'd{stream};"
             yield f"localparam [7:0] {llp}_TAG = 8'h{tag:02x};"
@@ -183,9 +184,9 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
                 ("SECOND", _REGION + offsets[1]),
                 ("BUFFER", buffer),
             ):
-                yield f"localparam [63:0] {llp}_{name} = 64'h{address:016x};"
+                yield f"localparam [63:0] {llp}_{name} = 64'h{used(config, address):016x};"
     if config.transmit:
-        yield from _sent()
+        yield from _sent(config)
     yield "// Packets, their first octet highest."
     longest = max(map(len, packets.values()))
     yield f"localparam LONGEST = {longest};"
@@ -196,23 +197,23 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
         yield f"  {8 * longest}'h{digits};"
 
 
-def _sent() -> Iterator[str]:
+def _sent(config: RnicConfig) -> Iterator[str]:
     """Yields the constants for a device that sends."""
     yield "// The region that the device reads, the work requests of two streams, and their FPDUs."
-    yield f"localparam [63:0] SOURCE = 64'h{_SOURCE:016x};"
+    yield f"localparam [63:0] SOURCE = 64'h{used(config, _SOURCE):016x};"
     yield f"localparam SOURCE_OCTETS = {_SOURCE_OCTETS};"
     yield f"localparam [7:0] SOURCE_TAG = 8'h{_SOURCE_TAG:02x};"
-    work = [sender.message.encode() for sender in _SENDERS]
+    work = [sender.message.encode() for sender in SENDERS]
     longest = max(map(len, work))
     yield f"localparam LONGEST_RING = {longest};"
-    for number, (sender, entries) in enumerate(zip(_SENDERS, work, strict=True), 1):
+    for number, (sender, entries) in enumerate(zip(SENDERS, work, strict=True), 1):
         name = f"SENDER_{number}"
         yield f"localparam [15:0] {name} = 16'd{sender.stream};"
-        yield f"localparam [63:0] {name}_RING = 64'h{sender.ring:016x};"
+        yield f"localparam [63:0] {name}_RING = 64'h{used(config, sender.ring):016x};"
         yield f"localparam {name}_ENTRIES = {len(entries) // ENTRY};"
         yield f"localparam [8*LONGEST_RING-1:0] {name}_WORK ="
         yield f"  {8 * longest}'h{entries.ljust(longest, bytes(1)).hex()};"
-    fpdus = [(sender.stream, *each) for sender in _SENDERS for each in sender.fpdus()]
+    fpdus = [(sender.stream, *each) for sender in SENDERS for each in sender.fpdus()]
     text = b"".join(octets for _, _, octets in fpdus)
     at, ends = len(text), []
     for _, _, octets in fpdus:
@@ -232,10 +233,10 @@ def _sent() -> Iterator[str]:
     yield f"  {8 * len(text)}'h{text.hex()};"
 
 
-def _ring(config: RnicConfig) -> Ring:
+def ring_of(config: RnicConfig) -> Ring:
     """Returns the rings of the completion queues: with SCTP, a second one for SCTP's owner."""
     owner = config.completion_queues * config.sctp
-    return Ring(_RING, config.owner_entries.bit_length() if config.sctp else 4, owner)
+    return Ring(used(config, _RING), config.owner_entries.bit_length() if config.sctp else 4, owner)
 
 
 def _values(config: RnicConfig) -> dict[str, int]:
@@ -260,16 +261,48 @@ def _values(config: RnicConfig) -> dict[str, int]:
     return values
 
 
-def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
+def bring_up(config: RnicConfig) -> Iterator[tuple[str, str, tuple[Any, ...], dict[str, Any]]]:
+    """Yields the calls that bring a device up: purpose, function of ``commands``, arguments."""
+    ring = ring_of(config)
+    for at, queue in enumerate(ring.queues):
+        address = ring.address + at * ring.entries * OCTETS
+        whose = "SCTP's owner" if queue else "messages"
+        yield f"a completion queue for {whose}", "set_cq", (address, ring.size), {"queue": queue}
+    region = {"pd": _DOMAIN, "to": _REGION_TO, "length": _REGION_OCTETS, "address": _REGION}
+    yield "a region that the peer may write to", "set_stag", (_STAG, Access.REMOTE_WRITE), region
+    for llp, (stream, _, _, buffer) in LLPS.items():
+        if not (config.mpa if llp == "MPA" else config.sctp):
+            continue
+        if llp == "SCTP":
+            (move,) = insert({}, load.KEY, config.associations)
+            association = {"first": stream, "count": 1}
+            yield "the association that carries the stream", "set_association", (move,), association
+        yield f"a stream over {llp}", "set_stream", (stream,), {"pd": _DOMAIN, "crc": True}
+        yield "its queue of Sends", "open_queue", (stream, 0), {}
+        posted = {"address": buffer, "length": _BUFFER_OCTETS, "cookie": _COOKIE, "slot": stream}
+        yield "a buffer for the first Send", "post", (stream, 0, 1), posted
+        if llp == "SCTP":
+            for function in (Function.FORGET, Function.INITIATE):
+                yield "its session", "tell_session", (stream, function, load.TSN - 1), {}
+    if config.transmit:
+        sender = SENDERS[0]
+        yield "the segments that a stream sends", "set_mulpdu", (sender.stream, _MULPDU), {}
+        options = {"sequence": sender.sequence, "crc": True}
+        yield "its sending half", "set_sending", (sender.stream,), options
+        yield "its ring of work requests", "set_send_ring", (sender.stream, sender.ring, 2), {}
+        yield "the doorbell, after work requests", "ring_send", (sender.stream, 1), {}
+
+
+def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
     """Returns the steps of the commands that the testbench gives, by their names in its text."""
     steps: dict[str, Sequence[Write | Wait]] = {
-        "RING": _ring(config).command(interrupts=True),
+        "RING": ring_of(config).command(interrupts=True),
         "REGION": commands.set_stag(
             _STAG, Access.REMOTE_WRITE, pd=_DOMAIN, to=_REGION_TO, length=_REGION_OCTETS,
             address=_REGION,
         ),
     }  # fmt: skip
-    for llp, (stream, _, _, buffer) in _LLPS.items():
+    for llp, (stream, _, _, buffer) in LLPS.items():
         steps[f"{llp}_STREAM"] = (
             *commands.set_stream(stream, pd=_DOMAIN, crc=True),
             *commands.open_queue(stream, 0),
@@ -279,7 +312,7 @@ def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             ),
         )  # fmt: skip
     if config.sctp:
-        stream = _LLPS["SCTP"][0]
+        stream = LLPS["SCTP"][0]
         (move,) = insert({}, load.KEY, config.associations)
         steps["ASSOCIATION"] = commands.set_association(move, first=stream, count=1)
         for function in (Function.FORGET, Function.INITIATE):
@@ -289,7 +322,7 @@ def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             _SOURCE_STAG, Access.LOCAL_READ, pd=_DOMAIN, to=_SOURCE_TO, length=_SOURCE_OCTETS,
             address=_SOURCE,
         )  # fmt: skip
-        for number, sender in enumerate(_SENDERS, 1):
+        for number, sender in enumerate(SENDERS, 1):
             stream = sender.stream
             steps[f"SENDER_{number}"] = (
                 *(commands.set_stream(stream, pd=_DOMAIN, crc=True) if number > 1 else ()),
@@ -302,7 +335,7 @@ def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             )
         steps["DOORBELLS"] = [
             step
-            for sender in _SENDERS
+            for sender in SENDERS
             for step in commands.ring_send(sender.stream, len(sender.message.encode()) // ENTRY)
         ]
     return steps
@@ -321,7 +354,7 @@ def _lines(steps: Sequence[Write | Wait]) -> Iterator[str]:
             )
 
 
-def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
+def packets_of(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
     """Yields the input packets by name: FPDUs for MPA, Ethernet frames for SCTP."""
     names = "WRITE_1", "WRITE_2", "SEND"
     if config.mpa:
@@ -335,15 +368,45 @@ def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
             yield f"SCTP_{name}", load.frame((load.chunk(ssn, Ppid.SEGMENT, segment),)).octets
 
 
+def writes_of(llp: str, payload: int, count: int) -> Iterator[bytes]:
+    """Yields further input packets: segments of this many octets, which go to one place."""
+    offset = LLPS[llp][2][0]
+    for number in range(1, count + 1):
+        header = TaggedHeader(_STAG, _REGION_TO + offset, last=llp == "SCTP")
+        segment = header.encode() + bytes(payload)
+        if llp == "MPA":
+            yield MpaSender().send(segment)
+        else:
+            ssn = len(_LENGTHS) + number
+            yield load.frame((load.chunk(ssn, Ppid.SEGMENT, segment),)).octets
+
+
 def _segments(llp: str) -> Iterator[bytes]:
     """Yields the DDP Segments of two Writes and a Send, one segment for each message."""
-    _, tag, offsets, _ = _LLPS[llp]
+    _, tag, offsets, _ = LLPS[llp]
     headers: list[Header] = [
         *(TaggedHeader(_STAG, _REGION_TO + offset, last=True) for offset in offsets),
         UntaggedHeader(0, 1, 0, last=True),
     ]
     for number, (header, length) in enumerate(zip(headers, _LENGTHS, strict=True)):
         yield header.encode() + _octets(tag + number, length)
+
+
+def memory_of(config: RnicConfig) -> dict[int, bytes]:
+    """Returns what a device that sends reads from host memory, by its address."""
+    if not config.transmit:
+        return {}
+    found = {_SOURCE: _source()} | {each.ring: each.message.encode() for each in SENDERS}
+    return {used(config, address): octets for address, octets in found.items()}
+
+
+def used(config: RnicConfig, address: int) -> int:
+    """Returns the bits of a host address that the device uses."""
+    return address & (1 << config.address) - 1
+
+
+def _source() -> bytes:
+    return _octets(_SOURCE_TAG, _SOURCE_OCTETS)
 
 
 def _octets(tag: int, length: int) -> bytes:

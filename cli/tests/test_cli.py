@@ -167,16 +167,9 @@ def test_a_difference_exits_1_and_says_how_to_see_it(sim: Ground, tmp_path: Path
     assert "difference in guard octets at host address 0x0" in result.stdout
     capture = shlex.quote(str(SHIPPED_CAPTURE))
     assert f"waveform command: rnic sim {capture} --width 64" in result.stdout
-    assert result.stdout.rstrip().endswith("--waves")
+    assert result.stdout.rstrip().endswith("--waves all")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "differ" and report["differences"][0]["what"] == "guard octets"
-
-
-def test_waves_are_written_where_it_says(sim: Ground, tmp_path: Path) -> None:
-    result = sim(SHIPPED_CAPTURE, "--waves", "--out", tmp_path / "out")
-    assert result.exit_code == 0
-    assert f"waveform: {tmp_path / 'out' / 'waves.vcd'}" in result.stdout
-    assert (tmp_path / "out" / "waves.vcd").exists()
 
 
 def test_ddp_over_sctp_is_played_beside_mpa(sim: Ground, tmp_path: Path) -> None:

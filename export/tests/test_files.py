@@ -6,17 +6,22 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.cli.app import app
-from ddp_rnic.export import files
+from ddp_rnic.export import datasheet, files
 from typer.testing import CliRunner, Result
 
 
 @pytest.fixture(autouse=True)
 def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The conversion takes long, and ``test_interface.py`` checks its result."""
+    """The conversion takes long, and ``test_interface.py`` checks its result.
+
+    So does the run for the data sheet, which ``test_datasheet.py`` checks.
+    """
     monkeypatch.setattr(
         files, "to_verilog",
         lambda config: f"// {config.width} {config.sctp} {config.transmit}\n",
     )  # fmt: skip
+    monkeypatch.setattr(datasheet, "page", lambda config: f"<p>{config.width} s_axis</p>")
+    monkeypatch.setattr(datasheet, "print_pdf", lambda path: None)
 
 
 def export(*arguments: object) -> Result:
@@ -25,7 +30,7 @@ def export(*arguments: object) -> Result:
 
 def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
-    result = export("--width", 256, "--sctp", "--out", out)
+    result = export("--set", "width=256", "--set", "sctp=true", "--out", out)
     assert result.exit_code == 0 and result.stderr == ""
     told = [Path(line) for line in result.stdout.splitlines()]
     assert sorted(told) == sorted(out.iterdir())
@@ -40,6 +45,7 @@ def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
             "component.xml",
             "litex_rnic.py",
             "vivado.tcl",
+            "datasheet.html",
         )
     }
     assert (out / "rnic.v").read_text() == "// 256 True False\n"
@@ -63,7 +69,7 @@ def test_without_options_it_is_64_bits_without_sctp(
 
 
 def test_with_transmit_every_file_knows_how_it_sends(tmp_path: Path) -> None:
-    assert export("--transmit", "--out", tmp_path).exit_code == 0
+    assert export("--set", "transmit=true", "--out", tmp_path).exit_code == 0
     assert (tmp_path / "rnic.v").read_text() == "// 64 False True\n"
     for name in ("component.xml", "litex_rnic.py", "tb_rnic.v"):
         assert "m_axis_tdata" in (tmp_path / name).read_text()
@@ -77,7 +83,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for arguments, words in (
-        (("--width", 65, "--out", tmp_path / "out"), "65"),
+        (("--set", "width=65", "--out", tmp_path / "out"), "65"),
         (("--out", file), f"--out {file} is a file, not a directory"),
         (("--out", file / "below"), f"cannot write to --out {file / 'below'}"),
     ):

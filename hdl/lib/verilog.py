@@ -4,6 +4,7 @@ import gc
 import re
 
 from amaranth.back import verilog
+from amaranth.hdl import Elaboratable, Fragment
 
 __all__ = ["convert"]
 
@@ -29,18 +30,55 @@ def convert(design, *, name, **options):
 
     Every simulator runs the text alike, as Verilog-2005 and as SystemVerilog; see :func:`_started`.
 
-    ``options`` are those of :func:`amaranth.back.verilog.convert`.
+    ``options`` are those of :func:`amaranth.back.verilog.convert`. The states of FSMs have their
+    names in attributes, as the values of enumerations have.
     """
     # Python's garbage collector finds nothing here, but would take a third of the time.
     collects = gc.isenabled()
     gc.disable()
     try:
-        text = verilog.convert(design, name=name, emit_src=False, **options)
+        elaborated = _Elaborated(design)
+        _name_states(elaborated.fragment)
+        text = verilog.convert(elaborated, name=name, emit_src=False, **options)
     finally:
         if collects:
             gc.enable()
     text = _ROWS.sub(_looped, _EMPTY.sub("", text))
     return _MODULE.sub(lambda module: _started(module[0]), text)
+
+
+class _Elaborated(Elaboratable):
+    """Stands for a design that is elaborated already, to ``fragment``."""
+
+    def __init__(self, design):
+        self._design, self.fragment = design, Fragment.get(design, None)
+
+    def __getattr__(self, name):
+        return getattr(self._design, name)  # the ports
+
+    def elaborate(self, platform):
+        return self.fragment
+
+
+def _name_states(fragment):
+    """Adds the names of the states of all FSMs to their signals' attributes."""
+    for inside, *_ in fragment.subfragments:
+        _name_states(inside)
+    for statements in fragment.statements.values():
+        for statement in statements:
+            for signal in statement._lhs_signals():
+                if signal.decoder is not None and not isinstance(signal.decoder, type):
+                    _name_values(signal)
+
+
+def _name_values(signal):
+    signal.attrs["enum_base_type"] = signal.name
+    for value in range(1 << len(signal)):
+        try:
+            state = signal.decoder(value)
+        except KeyError:  # a value that is no state
+            continue
+        signal.attrs[f"enum_value_{value:0{len(signal)}b}"] = state.rpartition("/")[0]
 
 
 def _looped(rows):

@@ -1,6 +1,9 @@
 """Declares the parameters of an RNIC and checks them, once for gateware, model and driver."""
 
-from dataclasses import dataclass
+import inspect
+import re
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from .net import SCTP_UDP_PORT
 
@@ -21,6 +24,8 @@ LIMITS = {
     "window": (4, 1 << 14),
     "initiates": (1, 1 << 10),
 }
+#: The least and the largest value of each other parameter that is a number.
+SPANS = {"address": (12, 64), "udp_port": (1, (1 << 16) - 1)}
 #: The most slots, of all streams together, for items that wait for earlier ones.
 MOST_PLACES = 1 << 16
 
@@ -124,10 +129,12 @@ class RnicConfig:
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")
-        if not isinstance(self.address, int) or isinstance(self.address, bool):
-            raise TypeError(f"address must be an integer, not {self.address!r}")
-        if not 12 <= self.address <= 64:
-            raise ValueError(f"address must be from 12 to 64, not {self.address!r}")
+        for name, (low, high) in SPANS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{name} must be an integer, not {value!r}")
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
         if not self.mpa and not self.sctp:
             raise ValueError("mpa or sctp must be True")
         if self.transmit and not self.mpa:
@@ -136,10 +143,6 @@ class RnicConfig:
             raise ValueError(f"transmit needs at least 16 streams, not {self.streams!r}")
         if self.responder and not self.transmit:
             raise ValueError("responder needs transmit: Read Responses are sent")
-        if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
-            raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
-        if not 0 < self.udp_port < 1 << 16:
-            raise ValueError(f"udp_port must be from 1 to 65535, not {self.udp_port!r}")
         if self.sctp and self.streams * self.window > MOST_PLACES:
             raise ValueError(
                 f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
@@ -197,3 +200,42 @@ class RnicConfig:
         beats on their way into the buffer, and its markers, one in 128 words.
         """
         return (self.buffer_octets // 4 - 8 * self.words) * 127 // 128 - 2
+
+
+class Parameter(NamedTuple):
+    """Describes one parameter of :class:`RnicConfig`: its meaning, its default and its range."""
+
+    name: str
+    doc: str
+    default: int | bool
+
+    @property
+    def range(self) -> str:
+        """Returns the values that the parameter may have, as words that follow "must be"."""
+        if self.name in LIMITS:
+            return "a power of two from {} to {}".format(*LIMITS[self.name])
+        if self.name in SPANS:
+            return "from {} to {}".format(*SPANS[self.name])
+        return f"one of {', '.join(map(str, WIDTHS))}" if self.name == "width" else "true or false"
+
+    def next_to(self, value: int | bool) -> int | bool:
+        """Returns the next larger value of the parameter, or below the largest one the next
+        smaller.
+        """
+        if isinstance(value, bool):
+            return not value
+        step = (lambda by: value + by) if self.name in SPANS else (lambda by: int(value * 2.0**by))
+        largest = WIDTHS[-1] if self.name == "width" else (LIMITS | SPANS)[self.name][1]
+        return step(1) if value < largest else step(-1)
+
+
+def parameters() -> tuple[Parameter, ...]:
+    """Returns the parameters of :class:`RnicConfig`, in the order of their declaration."""
+    text = inspect.getdoc(RnicConfig) or ""
+    text = text.replace("``MOST_PLACES``", str(MOST_PLACES)).replace("``", "")
+    docs = dict(re.findall(r"^(\w+)\n((?:    .+\n?)+)", text, re.MULTILINE))
+    return tuple(
+        Parameter(each.name, " ".join(docs[each.name].split()), default)
+        for each in fields(RnicConfig)
+        if isinstance(default := each.default, int)
+    )

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 
 from ...hdl.spec.config import RnicConfig
 from ..engines.engine import DeviceError, Drain, Engine, Meanwhile, Outcome, Poll
+from ..engines.waves import Waves
 from ..replay.differences import Difference, find_differences
 from .chunk import Chunk, Traffic, size, slack
 from .draw import draw
@@ -60,7 +60,7 @@ def soak(
     segments: int,
     *,
     only: int | None = None,
-    waves: Path | None = None,
+    waves: Waves | None = None,
     progress: Progress | None = None,
 ) -> Tally:
     """Runs chunks until one differs.
@@ -76,7 +76,7 @@ def soak(
     only
         Run only this chunk, with at most ``segments`` segments.
     waves
-        The file for a VCD of the last run.
+        The waveform of the last run.
     progress
         Called after each chunk.
     """
@@ -101,7 +101,7 @@ def run_chunk(
     config: RnicConfig,
     number: int,
     chunk: Chunk,
-    waves: Path | None = None,
+    waves: Waves | None = None,
     tally: Tally | None = None,
 ) -> Failure | None:
     """Runs a chunk. Returns its differences from the golden model, or None."""

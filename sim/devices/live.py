@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -26,8 +25,9 @@ from ...sw_driver.base.closing import ProcessLock
 from ...sw_driver.base.errors import TransportError
 from ...sw_driver.transports.memory import Extent, Memory, Shared
 from ...sw_driver.transports.transport import Transport
-from ..engines import compiled
+from ..engines import compiled, verilator
 from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
+from ..engines.waves import Recorder, Waves, check_parts
 from ..model.ddp import DataSource
 from ..model.mpa import MpaSender
 
@@ -84,7 +84,10 @@ class SimTransport(Transport):
     seed
         The seed of the bus addresses.
     waves
-        The file for a VCD.
+        The waveform to be written.
+    probed
+        True: :func:`.probe.probe` can look into the gateware, and the simulation takes twice as
+        long.
     gates
         The gates to run instead of the RTL, from :func:`.gates.verilog`.
     recorded
@@ -98,7 +101,8 @@ class SimTransport(Transport):
         page: int | None = None,
         stalls: Stalls = UNSTALLED,
         seed: int = 1,
-        waves: Path | None = None,
+        waves: Waves | None = None,
+        probed: bool = False,
         gates: str | None = None,
         recorded: bool = False,
     ) -> None:
@@ -112,12 +116,15 @@ class SimTransport(Transport):
         self._posted: deque[tuple[int, int] | _Packet] = deque()
         self._woken = threading.Event()
         self.carries = self.config.transmit
-        built = compiled.build(self.config, gates=gates, waves=waves is not None)
+        self.verilog = gates or verilator.verilog(self.config)
+        self.probed = probed or waves is not None
+        built = compiled.build(self.config, gates=gates, waves=self.probed)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
-        self._sim: Any = self._library.sim_live(
-            settings.ctypes.data, recorded, None if waves is None else str(waves).encode()
-        )
+        self._recorder: Recorder | None = None
+        self._sim: Any = self._library.sim_live(settings.ctypes.data, recorded, None)
+        if waves is not None:
+            self.show(waves)
 
     # -- the driver's interface -------------------------------------------------------------------
 
@@ -225,6 +232,7 @@ class SimTransport(Transport):
     def close(self) -> None:
         with self._lock:
             if self._sim is not None:
+                self.show(None)
                 self._library.sim_free(self._sim)
                 self._sim = None
 
@@ -286,6 +294,30 @@ class SimTransport(Transport):
         with self._lock:
             self._library.sim_run(self._caught_up(), cycles)
             self._check()
+
+    def show(self, waves: Waves | None) -> None:
+        """Completes the waveform that is being written, if there is one, and begins another one.
+
+        Raises
+        ------
+        ValueError
+            The gateware has no such part, or the transport is not ``probed``.
+        ToolError
+            The waveform could not be written.
+        """
+        with self._lock:
+            sim, before = self._open(), self._recorder
+            if waves is not None:
+                if not self.probed:
+                    raise ValueError("make the SimTransport with probed=True, so that it has waves")
+                check_parts(waves.parts, self.verilog)
+            if before is not None:
+                self._recorder = None
+                self._library.sim_trace(sim, None)
+                before.close()
+            if waves is not None:
+                self._recorder = Recorder(waves.path, self.verilog)
+                self._library.sim_trace(sim, compiled.traced(waves, self._recorder))
 
     def exceptions(self) -> list[ExceptionPacket]:
         """Returns the packets of the exception stream so far."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from ...hdl.spec import board, regs
@@ -17,6 +16,7 @@ from ...sw_driver.transports.ethernet import BoardEthernet
 from ...sw_driver.transports.tcp import BoardTcp
 from ...sw_driver.transports.uart import BAUD, UartTransport
 from ..engines.engine import ExceptionPacket, Frame, Packet
+from ..engines.waves import Waves
 from ..replay.plan import Plan
 from . import gates
 from .link import Link
@@ -64,7 +64,7 @@ def open_link(
     port: str | None,
     say: Callable[[str], None],
     plan: Plan,
-    waves: Path | None,
+    waves: Waves | None,
     *,
     baud: int = BAUD,
 ) -> Link:
@@ -83,7 +83,7 @@ class Simulated(Link):
     target
         RTL or GATES.
     waves
-        The file for a VCD.
+        The waveform to be written.
     progress
         Called with a line before each step that takes minutes.
     """
@@ -95,7 +95,7 @@ class Simulated(Link):
         target: Target,
         config: RnicConfig,
         *,
-        waves: Path | None = None,
+        waves: Waves | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         say = progress or (lambda line: None)

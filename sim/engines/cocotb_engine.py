@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...hdl.spec.config import RnicConfig
 from . import verilator
 from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Ring, Stalls, checked
+from .waves import Recorder, Waves
 
 
 class CocotbEngine(Engine):
@@ -38,7 +39,7 @@ class CocotbEngine(Engine):
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         base: int = 0,
-        waves: Path | None = None,
+        waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         # Imported here, because cocotb may be missing where this engine is not used.
@@ -71,7 +72,7 @@ def run_tests(
     count: int,
     *,
     environment: Mapping[str, str] | None = None,
-    waves: Path | None = None,
+    waves: Waves | None = None,
 ) -> None:
     """Runs the cocotb tests of a module on the gateware.
 
@@ -88,7 +89,7 @@ def run_tests(
     environment
         Variables for the tests' environment.
     waves
-        The file for a VCD.
+        The waveform to be written: all parts and cycles.
 
     Raises
     ------
@@ -107,7 +108,7 @@ def run_tests_on(
     count: int,
     *,
     environment: Mapping[str, str] | None = None,
-    waves: Path | None = None,
+    waves: Waves | None = None,
     netlist: bool = False,
 ) -> None:
     """Does the work of :func:`run_tests` on the Verilog of a module ``rnic``, which has a
@@ -115,16 +116,21 @@ def run_tests_on(
     """
     from cocotb_tools.runner import get_runner
 
+    if waves is not None and (waves.parts or waves.cycles is not None):
+        raise ValueError("the cocotb engine shows all parts and cycles in a waveform")
     executable = verilator.build_cocotb(text, waves=waves is not None, netlist=netlist)
     results, log = directory / "results.xml", directory / "sim.log"
+    recorder = None if waves is None else Recorder(waves.path, text)
     # The facts about a failure are in the results or, if there are none, in the log.
     with suppress(SystemExit, RuntimeError):
         get_runner("verilator").test(
             test_module=module, hdl_toplevel=verilator.TOP, hdl_toplevel_lang="verilog",
             build_dir=executable.parent, test_dir=directory, results_xml=str(results),
             log_file=log, extra_env=dict(environment or {}), waves=waves is not None,
-            test_args=[] if waves is None else ["--trace-file", str(waves.absolute())],
+            test_args=[] if recorder is None else ["--trace-file", str(recorder.pipe)],
         )  # fmt: skip
+    if recorder is not None:
+        recorder.close()
     if not results.exists():
         raise DeviceError(f"the simulation gave no results:\n{_tail(log)}")
     cases = list(ElementTree.parse(results).iter("testcase"))

@@ -52,6 +52,7 @@ from .engine import (
     counters,
     event,
 )
+from .waves import Recorder, Waves
 
 #: Cycles of one call. Between calls progress is reported and an interrupt is noticed.
 CYCLES = 200_000
@@ -94,6 +95,27 @@ _FPDU = np.dtype([
 _PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside it
 
 
+class Traced(ctypes.Structure):
+    """A waveform to be written, as the harness takes it."""
+
+    _fields_ = [
+        ("path", ctypes.c_char_p), ("scopes", ctypes.c_char_p),
+        ("first", ctypes.c_uint64), ("stop", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def traced(waves: Waves | None, recorder: Recorder | None) -> Any:
+    """Returns the argument of the harness for a waveform whose VCD a recorder takes."""
+    if waves is None or recorder is None:
+        return None
+    cycles = waves.cycles or range(2**63)
+    return ctypes.byref(
+        Traced(
+            str(recorder.pipe).encode(), " ".join(waves.scopes).encode(), cycles.start, cycles.stop
+        )
+    )
+
+
 class CompiledEngine(Engine):
     """Runs Verilator's output, driven from C++."""
 
@@ -114,11 +136,12 @@ class CompiledEngine(Engine):
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         base: int = 0,
-        waves: Path | None = None,
+        waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         table, octets = _arrays(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
+        recorder = None if waves is None else Recorder(waves.path, verilator.verilog(config))
         counted = counter_registers(sctp=config.sctp, transmit=config.transmit)
         settings = settings_of(config, stalls, ring, counted)
         settings["base"], settings["mutant"] = base, self._mutant
@@ -132,7 +155,7 @@ class CompiledEngine(Engine):
             settings.ctypes.data,
             ranges.ctypes.data,
             len(ranges),
-            None if waves is None else str(waves).encode(),
+            traced(waves, recorder),
         )
         try:
             state = 0
@@ -147,6 +170,8 @@ class CompiledEngine(Engine):
             return _outcome(library, sim, cycle, counted)
         finally:
             library.sim_free(sim)
+            if recorder is not None:
+                recorder.close()
 
     def _build(self, config: RnicConfig, waves: bool) -> Path:
         if (config, waves) not in self._builds:
@@ -166,20 +191,16 @@ def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) 
     )
 
 
-def waveform_time(cycle: int) -> int:
-    """Returns the time at which a VCD shows the clock edge that ends a cycle, in its own unit."""
-    return 10 * cycle + 15
-
-
 def open_library(path: Path) -> Any:
     """Returns the library with the types of its functions, those for a live simulation included."""
     library = ctypes.CDLL(str(path))
     pointer, number, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
+    shown = ctypes.POINTER(Traced)
     for name, result, arguments in (
         (
             "sim_new",
             pointer,
-            [pointer, number, pointer, pointer, number, pointer, pointer, number, ctypes.c_char_p],
+            [pointer, number, pointer, pointer, number, pointer, pointer, number, shown],
         ),
         ("sim_run", ctypes.c_int, [pointer, number]),
         ("sim_free", None, [pointer]),
@@ -187,7 +208,8 @@ def open_library(path: Path) -> Any:
         ("sim_operation", number, [pointer]),
         ("sim_message", ctypes.c_char_p, [pointer]),
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
-        ("sim_live", pointer, [pointer, ctypes.c_int, ctypes.c_char_p]),
+        ("sim_live", pointer, [pointer, ctypes.c_int, shown]),
+        ("sim_trace", None, [pointer, shown]),
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),
         ("sim_leaving", ctypes.c_int, [pointer]),

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from ...hdl.spec.commands import Wait as WaitFor
 from ...hdl.spec.commands import Write
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, Kind, decode
 from ...hdl.spec.config import RnicConfig
+from .waves import Waves
 
 #: The bits of a completion that belong to no field.
 _NO_FIELD = ((1 << 8 * OCTETS) - 1) & ~sum(
@@ -422,7 +422,7 @@ class Engine(ABC):
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         base: int = 0,
-        waves: Path | None = None,
+        waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         """Runs operations from reset to idle.
@@ -444,7 +444,7 @@ class Engine(ABC):
         base
             The bus address of memory's first octet.
         waves
-            The file for a VCD of the run.
+            The waveform of the run to be written.
         progress
             Called now and then with the number of operations done, and the number of all.
 

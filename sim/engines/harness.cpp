@@ -23,6 +23,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -77,6 +78,9 @@ struct Settings {
     uint32_t counter[32];
 };
 struct Range { uint64_t start, stop; };
+// A waveform to be written: the file, the parts of the design that it shows, separated by spaces
+// (none: all), and the cycles.
+struct Waves { const char *path, *scopes; Range cycles; };
 struct Write { uint64_t cycle, address; };
 struct Burst { uint64_t cycle, address, beats; };
 struct Taken { uint64_t first, last; };
@@ -232,6 +236,7 @@ struct Sim {
     Vtop top{&context, "top"};
 #if VM_TRACE
     std::unique_ptr<VerilatedVcdC> trace;
+    Range traced{};  // cycles
 #endif
     const Operation *operations; uint64_t count;
     const uint8_t *octets;
@@ -337,7 +342,7 @@ struct Sim {
         Vtop___024root___eval(top.rootp);
 #else
         top.eval();  // this call also notes that there is something to trace
-        if (trace) trace->dump(context.time());
+        if (trace && cycle >= traced.start && cycle < traced.stop) trace->dump(context.time());
         context.timeInc(5);
 #endif
     }
@@ -1024,9 +1029,27 @@ struct Sim {
 
 }  // namespace
 
+// Begins to write waves, or with a null pointer ends that. Only for a build with waves.
+EXPORT void sim_trace(Sim *sim, const Waves *waves) {
+#if VM_TRACE
+    if (sim->trace) sim->trace->close();
+    sim->trace.reset();
+    if (!waves) return;
+    sim->trace.reset(new VerilatedVcdC);
+    sim->top.trace(sim->trace.get(), 99);
+    std::istringstream scopes(waves->scopes);
+    bool some = false;
+    for (std::string scope; scopes >> scope; some = true) sim->trace->dumpvars(99, scope);
+    if (some) sim->trace->dumpvars(1, "top");
+    sim->traced = waves->cycles;
+    sim->trace->open(waves->path);
+    if (!sim->trace->isOpen()) sim->fail("cannot write waves to %s", waves->path);
+#endif
+}
+
 EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *octets,
                     uint8_t *memory, uint64_t size, const Settings *settings, const Range *faults,
-                    uint64_t fault_count, const char *waves) {
+                    uint64_t fault_count, const Waves *waves) {
     Sim *sim = new Sim;
     sim->operations = operations; sim->count = count; sim->octets = octets;
     sim->memory = memory; sim->size = size; sim->settings = *settings;
@@ -1035,14 +1058,9 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
     sim->draining = true;
     for (auto &each : sim->when) each.resize(settings->entries);
 #if VM_TRACE
-    if (waves) {
-        sim->context.traceEverOn(true);
-        sim->trace.reset(new VerilatedVcdC);
-        sim->top.trace(sim->trace.get(), 99);
-        sim->trace->open(waves);
-        if (!sim->trace->isOpen()) sim->fail("cannot write waves to %s", waves);
-    }
+    sim->context.traceEverOn(true);
 #endif
+    if (waves) sim_trace(sim, waves);
     sim->begin();
     return sim;
 }
@@ -1064,7 +1082,7 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
 
 // Starts a live simulation. It runs only during the calls below. ``recorded``: the cycles of all
 // activity are kept for sim_list, which takes more memory with each beat.
-EXPORT Sim *sim_live(const Settings *settings, int recorded, const char *waves) {
+EXPORT Sim *sim_live(const Settings *settings, int recorded, const Waves *waves) {
     Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
     sim->live = true;
     sim->recorded = recorded;

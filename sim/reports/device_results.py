@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,14 +11,15 @@ from ...sw_driver import RnicError
 from ..capture.pcap import LeftOut
 from ..devices.link import Link, run_plan
 from ..engines.engine import DeviceError
+from ..engines.waves import Waves
 from ..replay.differences import Difference, find_differences
 from ..replay.plan import Plan
 from .report import Run, agreement
 
 __all__ = ["DeviceResults", "Row", "DeviceResult", "run"]
 
-#: Opens the link to a device for a plan; the second argument is the file for waves.
-Opener = Callable[[Plan, Path | None], Link]
+#: Opens the link to a device for a plan; the second argument is the waveform to be written.
+Opener = Callable[[Plan, Waves | None], Link]
 
 
 @dataclass
@@ -86,7 +87,7 @@ def run(
     open_link: Opener,
     plans: Sequence[Plan],
     *,
-    waves: Path | None = None,
+    waves: Waves | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> DeviceResult:
     """Plays plans on a device, up to the first that fails.
@@ -98,7 +99,7 @@ def run(
     open_link
         Opens the device for a plan.
     waves
-        The file for a VCD of each plan; with several plans the name gets a number.
+        The waveform of each plan; with several plans the name of the file gets a number.
     progress
         Called with the number of operations done in a plan, and of all.
 
@@ -109,16 +110,17 @@ def run(
     """
     side = DeviceResult(name)
     for number, plan in enumerate(plans, 1):
-        path = waves
+        shown = waves
         if waves is not None and len(plans) > 1:
-            path = waves.with_stem(f"{waves.stem}-{number}")
-        with open_link(plan, path) as link:
+            path = waves.path.with_stem(f"{waves.path.stem}-{number}")
+            shown = replace(waves, path=path)
+        with open_link(plan, shown) as link:
             try:
                 outcome, memory = run_plan(plan, link, progress)
             except (RnicError, DeviceError) as error:
                 side.failure = str(error)
                 return side
             finally:
-                side.waves += [path] if path is not None else []
+                side.waves += [shown.path] if shown is not None else []
         side.runs.append(Run(plan, outcome, memory, find_differences(plan, outcome, memory)))
     return side

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...sw_driver.rdmap.wire import Message
 from ..capture.streams import Arrival, Tagged, Untagged
-from ..engines.compiled import waveform_time
+from ..engines.waves import edge
 from ..replay.expectation import Buffer, Judged
 from ..replay.regions import Region
 from . import fields, timeline
@@ -234,4 +234,4 @@ def _times(segment: timeline.Segment | None) -> dict[str, Any]:
         stages.append(("payload is written", *segment.placed))
     if segment.delivered is not None:
         stages.append(("message is delivered", segment.delivered, segment.delivered))
-    return {"stages": [[*stage, waveform_time(stage[1])] for stage in stages]}
+    return {"stages": [[*stage, edge(stage[1])] for stage in stages]}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..capture.streams import Tagged, Untagged
-from ..engines.compiled import waveform_time
+from ..engines.waves import edge
 from ..replay.differences import Difference
 from .device_results import DeviceResult, DeviceResults
 from .report import Run
@@ -72,7 +72,7 @@ def _difference(each: Difference) -> dict[str, Any]:
     if each.octets is not None:
         told["octets"] = each.octets
     if each.cycle is not None:
-        told |= {"cycle": each.cycle, "time": waveform_time(each.cycle)}
+        told |= {"cycle": each.cycle, "time": edge(each.cycle)}
     return told
 
 

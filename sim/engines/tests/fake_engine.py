@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from ddp_rnic.hdl.spec import regs, stag
@@ -34,6 +33,7 @@ from ddp_rnic.sim.engines.engine import (
     no_counts,
 )
 from ddp_rnic.sim.engines.tests.fake_sctp import FakeSctp
+from ddp_rnic.sim.engines.waves import Waves
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, UntaggedQueue
 from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
@@ -99,7 +99,7 @@ class FakeEngine(Engine):
         stalls: Stalls = _NO_STALLS,
         faults: Sequence[range] = (),
         base: int = 0,
-        waves: Path | None = None,
+        waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         self.configs.append(config)
@@ -127,7 +127,7 @@ class FakeEngine(Engine):
                 progress(number + 1, len(operations))
         assert device.drained, "a plan ends with the RNIC idle"
         if waves:
-            waves.write_bytes(b"")
+            waves.path.write_bytes(b"")
         outcome = device.outcome()
         if self.spoil:
             self.spoil(memory, outcome)

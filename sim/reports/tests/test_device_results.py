@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pylibfst
 import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
@@ -28,6 +29,7 @@ from ddp_rnic.sim.devices.room import Room, check_fits
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
 from ddp_rnic.sim.engines.engine import Await, Packet
 from ddp_rnic.sim.engines.engine import Frame as FrameSent
+from ddp_rnic.sim.engines.waves import Waves
 from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
@@ -96,7 +98,7 @@ def plans() -> list[Plan]:
     return plan(traffic, found.regions, RnicConfig(), found.ends)[0]
 
 
-def rtl(planned: Plan, waves: Path | None) -> Simulated:
+def rtl(planned: Plan, waves: Waves | None) -> Simulated:
     return Simulated(Target.RTL, planned.config, waves=waves)
 
 
@@ -182,23 +184,23 @@ def test_a_difference_is_shown_with_octets_and_cycle(shown_in_waves: bool, tmp_p
         octet ^ 0x55 if k in (7, 8) else octet for k, octet in enumerate(spoilt.payload)
     )
     planned.golden.placements = [first, replace(spoilt, payload=payload)]
-    waves = tmp_path / "rtl.vcd" if shown_in_waves else None
+    waves = Waves(tmp_path / "rtl.fst") if shown_in_waves else None
     side = run("rtl", rtl, [planned], waves=waves)
     results = DeviceResults("<spoilt>", 64, [side])
     (row,) = results.rows()
     difference = row.got["rtl"]
     assert row.what == "memory" and row.expected.startswith(f"{payload[7]:#04x} (stream 0")
     assert difference.got == f"{7:#04x}" and difference.octets == ("525d", "0708")
-    assert not results.agrees and side.waves == [waves] * shown_in_waves
+    assert not results.agrees and side.waves == ([waves.path] if waves else [])
 
     data = data_of(page.html(results))
     assert data["source"] == "<spoilt>"
     (shown,) = data["differences"]
     assert shown["got"]["rtl"]["octets"] == ["525d", "0708"]
-    assert data["sides"][0]["waves"] == ["rtl.vcd"] * shown_in_waves
+    assert data["sides"][0]["waves"] == ["rtl.fst"] * shown_in_waves
     # At that time the waveform has the octet on the bus.
     if waves is not None:
-        (beat,) = bus_at(waves, shown["got"]["rtl"]["time"])
+        beat = bus_at(waves.path, shown["got"]["rtl"]["time"])
         assert bytes([7, 8]) in beat or beat.endswith(bytes([7]))
     # The timeline assigns the cycle to that segment.
     (segment,) = [each for each in segments(side.runs[0]) if each.octets == 200]
@@ -206,20 +208,20 @@ def test_a_difference_is_shown_with_octets_and_cycle(shown_in_waves: bool, tmp_p
     assert segment.placed[0] <= difference.cycle <= segment.placed[1]
 
 
-def bus_at(waves: Path, time: int) -> set[bytes]:
-    """Returns the values of the signals called m_axi_wdata just before a time of a VCD."""
-    names: set[str] = set()
-    values: dict[str, int] = {}
-    with waves.open() as lines:
-        for line in lines:
-            if (found := re.match(r"\s*\$var \S+ 64 (\S+) m_axi_wdata\b", line)) is not None:
-                names.add(found[1])
-            if line.startswith("#") and int(line[1:]) >= time:
-                break
-            if (change := re.match(r"b([01]+) (\S+)$", line)) and change[2] in names:
-                values[change[2]] = int(change[1], 2)
-    assert names
-    return {value.to_bytes(8, "little") for value in values.values()}
+def bus_at(waves: Path, time: int) -> bytes:
+    """Returns the value of m_axi_wdata just before a time of a waveform."""
+    fst, values = pylibfst.lib, list[bytes]()
+    reader = fst.fstReaderOpen(str(waves).encode())
+    _, signals = pylibfst.get_scopes_signals2(reader)
+    fst.fstReaderSetFacProcessMask(reader, signals.by_name["rnic.m_axi_wdata [63:0]"].handle)
+
+    def note(_: object, when: int, handle: int, value: Any) -> None:
+        if when < time:
+            values.append(int(pylibfst.string(value), 2).to_bytes(8, "little"))
+
+    pylibfst.fstReaderIterBlocks(reader, note)
+    fst.fstReaderClose(reader)
+    return values[-1]
 
 
 def test_a_device_that_stops_is_a_difference(
@@ -242,7 +244,7 @@ def test_a_device_that_stops_is_a_difference(
         (["--on", "rtl,rtl"], "--on must name some of rtl, gates, board, each once"),
         (["--on", "board"], "--on board and --port, the serial port of its host link"),
         (["--port", "/dev/ttyUSB0"], "--on board and --port"),
-        (["--waves"], "--waves needs --out"),
+        (["--waves", "all"], "--waves needs --out"),
         (["--width", 65], "width must be one of 64, 128, 256, 512, not 65"),
         (["--out", SHIPPED], "is a file, not a directory"),
     ],

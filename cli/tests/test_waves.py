@@ -1,0 +1,67 @@
+"""Tests of the options for waveforms, with the compiled gateware."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pylibfst
+import pytest
+from ddp_rnic.cli import app
+from ddp_rnic.sim.engines.waves import CYCLE
+from typer.testing import CliRunner, Result
+
+CAPTURE = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"
+FRAME = 101
+
+
+def sim(*arguments: object) -> Result:
+    return CliRunner().invoke(app.app, ["sim", str(CAPTURE), *map(str, arguments)])
+
+
+def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = sim("--waves", "walker, commit", "--frame", FRAME, "--out", out)
+    assert result.exit_code == 0, result.output
+    for name in ("waves.fst", "waves.gtkw", "waves.sucl"):
+        assert f"waveform: {out / name}" in result.stdout
+    reader = pylibfst.lib.fstReaderOpen(str(out / "waves.fst").encode())
+    _, signals = pylibfst.get_scopes_signals2(reader)
+    names = {name.replace(" ", "") for name in signals.by_name}
+    first = pylibfst.lib.fstReaderGetStartTime(reader)
+    last = pylibfst.lib.fstReaderGetEndTime(reader)
+    pylibfst.lib.fstReaderClose(reader)
+    gtkwave = (out / "waves.gtkw").read_text().splitlines()
+    assert gtkwave[0] == '[dumpfile] "waves.fst"'
+    (marker,) = [int(line.split()[1]) for line in gtkwave if line.startswith("*")]
+    assert first < marker < last and last - first < 3000 * CYCLE
+    shown = {line for line in gtkwave if line.startswith("rnic.")}
+    assert {"rnic.clk", "rnic.m_axi_wdata[63:0]", "rnic.commit.o__valid"} <= shown <= names
+    surfer = (out / "waves.sucl").read_text().splitlines()
+    assert surfer[0] == "load_file waves.fst" and f"cursor_set {marker}" in surfer
+    assert "variable_add rnic.m_axi_wdata" in surfer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--waves", "walker,comit"],
+            "--waves: the RNIC has no part 'comit': use commit .*, or all",
+        ),
+        (["--waves", "all", "--cycles", "7"], "--cycles must be FIRST..LAST, .*, not '7'"),
+        (["--waves", "all", "--cycles", "9..7"], "--cycles must be FIRST..LAST"),
+        (["--cycles", "7..9"], "--cycles needs --waves"),
+        (["--frame", 3], "--frame needs --waves"),
+        (["--waves", "all", "--frame", 3, "--cycles", "7..9"], "--frame .* takes no --cycles"),
+        (["--waves", "all", "--frame", 2], "--frame 2: no segment .*; the first and the last"),
+        (["--waves", "walker", "--engine", "cocotb"], "--engine cocotb writes waves of all"),
+    ],
+)
+def test_bad_options_get_a_sentence(
+    arguments: list[object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sim(*arguments)
+    assert result.exit_code == 2 and re.search(sentence, result.stderr), result.output
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,66 @@
+"""Writes files with which GTKWave and Surfer open a waveform at a cycle, with its main signals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pylibfst
+
+from ..engines.waves import Waves, edge
+
+__all__ = ["write"]
+
+#: Ports that are always shown: input, writes, completions, exceptions, interrupt.
+_PORTS = (
+    "clk", "s_axis_eth_t", "s_axis_t", "m_axi_aw(addr|len|valid|ready)", "m_axi_w", "m_axi_b(?!id)",
+    "m_axi_cq_w", "m_axis_exc_t", "irq",
+)  # fmt: skip
+#: Cycles that are shown before and after the marker.
+_BEFORE, _AFTER = 20, 180
+#: How GTKWave shows a value: a bit, or hexadecimal.
+_BIT, _HEX = "@28", "@22"
+
+
+def write(waves: Waves, cycle: int) -> list[Path]:
+    """Writes ``.gtkw`` for GTKWave and ``.sucl`` for Surfer beside a waveform; returns their paths.
+
+    The marker is at the clock edge that ends ``cycle``.
+    """
+    signals = [*_signals(waves)]
+    time = edge(cycle)
+    gtkwave = waves.path.with_suffix(".gtkw")
+    start = edge(max(cycle - _BEFORE, 0))
+    # The first number is the zoom: 200 pixels have 2**zoom units of time. Few windows have 800.
+    zoom = ((edge(cycle + _AFTER) - start) // 4).bit_length()
+    lines = [f'[dumpfile] "{waves.path.name}"', f"[timestart] {start}", f"*-{zoom}.000000 {time}"]
+    for name in signals:
+        lines += [_HEX if "[" in name else _BIT, name]
+    gtkwave.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    surfer = waves.path.with_suffix(".sucl")
+    commands = [f"load_file {waves.path.name}"]
+    commands += [f"variable_add {name.split('[')[0]}" for name in signals]
+    commands += [f"cursor_set {time}", "goto_cursor"]
+    surfer.write_text("\n".join(commands) + "\n", encoding="utf-8")
+    return [gtkwave, surfer]
+
+
+def _signals(waves: Waves) -> Iterator[str]:
+    """Yields the names of the signals to show: ports, then the streams of each part that the
+    waveform was asked for.
+    """
+    reader = pylibfst.lib.fstReaderOpen(str(waves.path).encode())
+    try:
+        _, found = pylibfst.get_scopes_signals2(reader)
+        names = [name.replace(" ", "") for name in found.by_name]
+    finally:
+        pylibfst.lib.fstReaderClose(reader)
+    scopes = [("rnic", each) for each in _PORTS]
+    scopes += [(f"rnic.{part}", r"\w+__(valid|ready|payload)\b") for part in waves.parts]
+    for scope, pattern in scopes:
+        for name in names:
+            path, _, signal = name.split("[")[0].rpartition(".")
+            # The name of a field has a dot, too.
+            if path == scope and re.match(pattern, signal):
+                yield name

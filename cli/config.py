@@ -9,7 +9,17 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from ..export.estimate import Area, Estimate, Run, changed, clocks, devices, estimate, measure
+from ..export.estimate import (
+    Area,
+    Estimate,
+    Run,
+    changed,
+    clocks,
+    devices,
+    estimate,
+    measure,
+    untried,
+)
 from ..hdl.spec.config import RnicConfig, parameters
 from .outcome import exits
 from .parameters import Config, Set, configured
@@ -108,6 +118,7 @@ def _as_json(
         "errors": estimated.model.errors,
         "runs": estimated.model.runs,
         "tools": estimated.model.tools,
+        "untried": untried(config),
         "devices": [each._asdict() for each in devices(estimated)],
         "clocks": [each._asdict() for each in clocks()],
     } | ({"measured": measured} if measured else {})
@@ -155,6 +166,8 @@ def _print(
         f"error: the largest of {model.runs} runs of {model.tools}, each estimated from the others",
         soft_wrap=True,
     )
+    if new := untried(config):
+        console.print(f"no run had {new}: the error may be larger", soft_wrap=True)
     rows = [
         [
             ", ".join(f"{name}={_text(value)}" for name, value in each.set.items()) or "defaults",
@@ -168,3 +181,9 @@ def _print(
     ]
     headings = ["placed and routed", "median MHz", "range", "seeds", "device", "this configuration"]
     print_table(console, "Clock, which is not estimated", headings, rows)
+    spread = max((max(each.mhz) - min(each.mhz)) / each.median for each in clocks())
+    console.print(
+        f"seeds of one configuration differ by up to {spread:.0%}; another configuration may differ"
+        " more",
+        soft_wrap=True,
+    )

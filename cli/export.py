@@ -24,7 +24,8 @@ def export(
     registers in SystemRDL and as a C header, minimal examples for LiteX and
     Vivado, and a data sheet, which is also printed as PDF if Chromium is there.
 
-    Exit code 0: written. 2: bad input. 3: Chromium fails. 130: interrupted.
+    Exit code 0: written. 1: the gateware fails. 2: bad input. 3: Chromium fails.
+    130: interrupted.
     """
     chosen = configured(config, set_)
     check_directory(out)

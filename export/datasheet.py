@@ -26,7 +26,7 @@ from ..hdl.spec.completion import Field
 from ..hdl.spec.config import RnicConfig, parameters
 from . import testbench, trial
 from .drawing import diagram, timing
-from .estimate import Estimate, changed, clocks, devices, estimate
+from .estimate import Estimate, changed, clocks, devices, estimate, untried
 from .interface import Bus, buses, ports
 from .registers import registers
 from .trial import Trial
@@ -58,7 +58,7 @@ def page(config: RnicConfig) -> str:
 
     Raises
     ------
-    TrialError
+    DeviceError
         The gateware did not do a step of the trial.
     """
     record = trial.run(config)
@@ -79,7 +79,7 @@ def page(config: RnicConfig) -> str:
         "memory": str(trial.MEMORY),
         "latency": _latency(config, record, llps),
         "rate": _rate(config, record),
-        "area": _area(estimated),
+        "area": _area(config, estimated),
         "error": f"{estimated.model.runs} runs of {estimated.model.tools}",
         "clock": _clock(config),
         "bring_up_c": escape(in_c(config)),
@@ -298,7 +298,7 @@ def _rate(config: RnicConfig, record: Trial) -> str:
     return _table([*headings, *(["at the median clock"] if clock else [])], rows)
 
 
-def _area(estimated: Estimate) -> str:
+def _area(config: RnicConfig, estimated: Estimate) -> str:
     fits = devices(estimated)
     rows = [
         [
@@ -310,7 +310,9 @@ def _area(estimated: Estimate) -> str:
         for kind, name in _CELLS.items()
     ]
     rows.append(["verdict", "", "", *(_VERDICTS[each.fits] for each in fits)])
-    return _table(["cells", "estimate", "error", *(each.device for each in fits)], rows)
+    new = untried(config)
+    note = f"<p>No run had {escape(new)}: the error may be larger.</p>" if new else ""
+    return _table(["cells", "estimate", "error", *(each.device for each in fits)], rows) + note
 
 
 def _clock(config: RnicConfig) -> str:
@@ -401,7 +403,7 @@ def _literal(value: Any) -> str:
     if hasattr(value, "_asdict"):
         inner = (f"{name}={_literal(each)}" for name, each in value._asdict().items())
         return f"{type(value).__name__}({', '.join(inner)})"
-    return f"{value:#x}" if type(value) is int and value > 0xFFFF else repr(value)
+    return f"{value:#x}" if type(value) is int and value > 0xFF else repr(value)
 
 
 def _types(values: Iterable[Any]) -> Iterator[type]:

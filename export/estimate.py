@@ -143,6 +143,21 @@ def changed(config: RnicConfig) -> dict[str, Any]:
     }
 
 
+def untried(config: RnicConfig) -> str:
+    """Returns the width and the switches that no run of the model had, as words; or an empty text.
+
+    With one of these, the estimate may be further off than its error says.
+    """
+    runs: list[Run] = _data()["runs"]
+    return ", ".join(
+        f"{each.name} = {str(value).lower()}"
+        for each in parameters()
+        if each.name == "width" or isinstance(each.default, bool)
+        if (value := getattr(config, each.name))
+        not in {run["set"].get(each.name, each.default) for run in runs}
+    )
+
+
 def measure(config: RnicConfig) -> Run:
     """Synthesizes the exported top with yosys, and returns a run as in ``areas.json``.
 

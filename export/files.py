@@ -15,6 +15,8 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
 
     Raises
     ------
+    DeviceError
+        The gateware did not do a step of the data sheet's trial.
     ToolError
         Chromium is there, and cannot print the data sheet.
     """

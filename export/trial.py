@@ -17,6 +17,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.commands import Wait, Write
 from ..hdl.spec.completion import OCTETS
 from ..hdl.spec.config import RnicConfig
+from ..sim.engines.engine import DeviceError
 from . import testbench
 
 #: Octets of the segments that arrive back to back, and how many there are.
@@ -27,10 +28,6 @@ MEMORY = 4
 _PATIENCE = 5000
 #: Idle cycles of the host between two steps.
 _PAUSE = 3
-
-
-class TrialError(Exception):
-    """The gateware did not do a step of the trial."""
 
 
 class Trial(NamedTuple):
@@ -75,7 +72,7 @@ def run(config: RnicConfig) -> Trial:
 
     Raises
     ------
-    TrialError
+    DeviceError
         The gateware did not do a step of the trial.
     """
     bench = _Bench(config)
@@ -133,7 +130,7 @@ class _Bench:
             _, _, *values = await ctx.tick().sample(*(self.signals[name] for name in names))
             if values[0]:
                 return tuple(values)
-        raise TrialError(f"{names[0]} stayed 0 for {_PATIENCE} cycles")
+        raise DeviceError(f"{names[0]} stayed 0 for {_PATIENCE} cycles")
 
     # -- host memory ------------------------------------------------------------------------------
 
@@ -214,9 +211,10 @@ class _Bench:
 
     async def _step(self, ctx: Any, step: Write | Wait) -> None:
         if isinstance(step, Wait):
-            while await self._read(ctx, step.register) & step.mask != step.value:
-                pass
-            return
+            for _ in range(_PATIENCE):
+                if await self._read(ctx, step.register) & step.mask == step.value:
+                    return
+            raise DeviceError(f"{step.register} was not {step.value:#x} in {_PATIENCE} reads")
         self._set(
             ctx, s_axil_awvalid=1, s_axil_awaddr=regs.address(step.register), s_axil_wvalid=1,
             s_axil_wdata=step.value, s_axil_wstrb=0xF, s_axil_bready=1,
@@ -274,7 +272,7 @@ class _Bench:
             )
             if valid and ready and at in addresses:
                 return
-        raise TrialError(f"{channel} had no completion within {_PATIENCE} cycles")
+        raise DeviceError(f"{channel} had no completion within {_PATIENCE} cycles")
 
     async def _packet(self, ctx: Any, llp: str, octets: bytes) -> None:
         """Sends a packet, without idle cycles in it."""
@@ -303,4 +301,4 @@ class _Bench:
             count -= all(values)
             if not count:
                 return
-        raise TrialError(f"{channel}last did not come within {_PATIENCE} cycles")
+        raise DeviceError(f"{channel}last did not come within {_PATIENCE} cycles")

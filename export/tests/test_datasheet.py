@@ -21,6 +21,7 @@ from ddp_rnic.hdl.rnic import Rnic
 from ddp_rnic.hdl.spec import completion, regs, send
 from ddp_rnic.hdl.spec.commands import Wait, Write
 from ddp_rnic.hdl.spec.config import RnicConfig, parameters
+from ddp_rnic.sim.engines.engine import DeviceError
 
 SMALL = RnicConfig(streams=16, stags=32, pages=32, buffers=32, queue_depth=8)
 SENDS = RnicConfig(streams=16, stags=32, pages=32, buffers=32, transmit=True, responder=True)
@@ -141,6 +142,16 @@ def test_the_trial_places_each_octet(config: RnicConfig) -> None:
         least = trial.PAYLOAD / config.octets
         assert least <= found.cycles_per_segment[llp] < 1.5 * least + 10
     assert ("doorbell" in found.marks) == config.transmit
+
+
+def test_a_trial_that_comes_to_no_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    packets = {
+        name: octets[:-1] + bytes([octets[-1] ^ 1]) for name, octets in testbench.packets_of(SMALL)
+    }
+    monkeypatch.setattr(testbench, "packets_of", lambda config: packets.items())
+    monkeypatch.setattr(trial, "_PATIENCE", 200)
+    with pytest.raises(DeviceError, match="m_axi_cq_aw had no completion within 200 cycles"):
+        trial.run(SMALL)
 
 
 def test_a_timing_picture_shows_the_recorded_values() -> None:

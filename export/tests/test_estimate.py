@@ -14,6 +14,7 @@ from ddp_rnic.export.estimate import (
     estimate,
     measure,
     model,
+    untried,
 )
 from ddp_rnic.export.resources import block_rams, count
 from ddp_rnic.flow.ecp5 import CAPACITY
@@ -50,6 +51,13 @@ def test_other_runs_give_other_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     doubled = module.model.__wrapped__()
     assert doubled.factors["ff"] == pytest.approx(2 * before.factors["ff"])
     assert doubled.factors["lut4"] == pytest.approx(before.factors["lut4"])
+
+
+def test_a_switch_that_no_run_had_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"runs": [{"set": {}}, {"set": {"width": 512, "transmit": True}}]}
+    monkeypatch.setattr(module, "_data", lambda: data)
+    assert untried(RnicConfig(transmit=True, streams=256)) == ""
+    assert untried(RnicConfig(width=256, sctp=True)) == "width = 256, sctp = true"
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,11 @@ def sim(
     shown.check(config)
     found = read_input(asked, config)
     result, waveforms = _simulate(asked, found, config, out, engine, shown)
-    if out is not None:
-        report.write(result, out)
-        _write_explorer(result, found, out / "explorer.html")
     terminal = console()
+    written = [] if out is None else _write(result, found, out)
     _print(terminal, result)
-    if out is not None:
-        terminal.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
-        terminal.print(f"segments: {escape(str(out / 'explorer.html'))}", soft_wrap=True)
+    for line in written:
+        terminal.print(line, soft_wrap=True)
     for path in waveforms:
         terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     if not result.agrees:
@@ -199,12 +196,15 @@ def _simulate(
     return result, waveforms
 
 
-def _write_explorer(result: Result, found: Input, path: Path) -> None:
-    """Writes the segments with their explanations as one HTML file."""
+def _write(result: Result, found: Input, out: Path) -> list[str]:
+    """Writes the report and the segments with their explanations; returns lines that name both."""
+    report.write(result, out)
+    path = out / "explorer.html"
     explainer = Explainer(found.capture, found.traffic, [run.plan for run in result.runs])
     explainer.read(found.frames())
     with bar("explaining", len(explainer.judged)) as progress:
         explorer.write(result, explainer, path, progress)
+    return [f"report: {escape(str(out / 'report.json'))}", f"segments: {escape(str(path))}"]
 
 
 class Shown(NamedTuple):

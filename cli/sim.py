@@ -122,10 +122,8 @@ def sim(
     terminal = console()
     written = [] if out is None else _write(result, found, out)
     _print(terminal, result)
-    for line in written:
+    for line in (*written, *(f"waveform: {escape(str(path))}" for path in waveforms)):
         terminal.print(line, soft_wrap=True)
-    for path in waveforms:
-        terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     if not result.agrees:
         command = shlex.join(_with_waves(asked, width, engine))
         terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)

@@ -27,10 +27,11 @@ from ..sim.replay.plan import Plan, plan
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
-from ..sim.reports import report, viewers
+from ..sim.reports import explorer, report, viewers
+from ..sim.reports.explanation import Explainer
 from ..sim.reports.report import Result, Run, left_out_text
 from ..sim.reports.timeline import segments
-from .inputs import Asked, Assume, SctpPort, read_input
+from .inputs import Asked, Assume, Input, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table
@@ -66,7 +67,10 @@ def sim(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
+        typer.Option(
+            help="Directory for report.json, explorer.html, memory/ and receives/.",
+            show_default=False,
+        ),
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Engine that runs the Verilog.")
@@ -110,15 +114,16 @@ def sim(
         return
     if engine is EngineName.COCOTB and (shown.cycles or frame or waves not in (None, "all")):
         raise BadInput("--engine cocotb writes waves of all parts and cycles: use --waves all")
-    result, waveforms = _simulate(asked, width, out, engine, shown)
-    if out is not None:
-        report.write(result, out)
+    config = _config(width)
+    check_directory(out)
+    shown.check(config)
+    found = read_input(asked, config)
+    result, waveforms = _simulate(asked, found, config, out, engine, shown)
     terminal = console()
+    written = [] if out is None else _write(result, found, out)
     _print(terminal, result)
-    if out is not None:
-        terminal.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
-    for path in waveforms:
-        terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
+    for line in (*written, *(f"waveform: {escape(str(path))}" for path in waveforms)):
+        terminal.print(line, soft_wrap=True)
     if not result.agrees:
         command = shlex.join(_with_waves(asked, width, engine))
         terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
@@ -139,18 +144,19 @@ def _with_waves(asked: Asked, width: int, engine: EngineName) -> list[str]:
 
 
 def _simulate(
-    asked: Asked, width: int, out: Path | None, engine_name: EngineName, shown: Shown
+    asked: Asked,
+    found: Input,
+    config: RnicConfig,
+    out: Path | None,
+    engine_name: EngineName,
+    shown: Shown,
 ) -> tuple[Result, list[Path]]:
-    config = _config(width)
-    check_directory(out)
-    shown.check(config)
-    found = read_input(asked, config)
     plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
     engine = load(engine_name.value)
     result = Result(
         str(asked.capture or "generated workload"),
         engine_name.value,
-        width,
+        config.width,
         found.derived,
         notes=[*found.notes, *changes],
         left_out=found.left_out,
@@ -186,6 +192,17 @@ def _simulate(
             f"--frame {shown.frame}: no segment that the device got ends in this frame{some}"
         )
     return result, waveforms
+
+
+def _write(result: Result, found: Input, out: Path) -> list[str]:
+    """Writes the report and the segments with their explanations; returns lines that name both."""
+    report.write(result, out)
+    path = out / "explorer.html"
+    explainer = Explainer(found.capture, found.traffic, [run.plan for run in result.runs])
+    explainer.read(found.frames())
+    with bar("explaining", len(explainer.judged)) as progress:
+        explorer.write(result, explainer, path, progress)
+    return [f"report: {escape(str(out / 'report.json'))}", f"segments: {escape(str(path))}"]
 
 
 class Shown(NamedTuple):

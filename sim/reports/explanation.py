@@ -35,7 +35,7 @@ from . import fields
 from .errors import Meaning, Sentence, check_sentence, meaning_of
 from .shown import Shown, Sources
 
-__all__ = ["Explainer", "Explanation", "Result", "Step"]
+__all__ = ["Explainer", "Explanation", "Key", "Result", "Step", "key_of"]
 
 
 class Result(Enum):
@@ -355,10 +355,12 @@ def _turn(judged: Judged) -> str:
 
 # -- explanations --
 
+#: A segment, by the receiving host and the order there.
 Key = tuple[str, int]
 
 
-def _key(arrival: Arrival) -> Key:
+def key_of(arrival: Arrival) -> Key:
+    """Returns the receiving host and the order there, which identify a segment."""
     return arrival.endpoint, arrival.order
 
 
@@ -386,16 +388,16 @@ class Explainer:
             golden = plan.golden
             self._plans |= dict.fromkeys(golden.judged, plan)
             self.judged |= golden.judged
-            self._placements |= {_key(each.arrival): each for each in golden.placements}
-            self._errors |= {_key(each.arrival): each for each in golden.errors}
-            self._deliveries |= {_key(each.arrival): each for each in golden.deliveries}
+            self._placements |= {key_of(each.arrival): each for each in golden.placements}
+            self._errors |= {key_of(each.arrival): each for each in golden.errors}
+            self._deliveries |= {key_of(each.arrival): each for each in golden.deliveries}
         self.judged = dict(sorted(self.judged.items(), key=lambda each: each[1].arrival.frame))
         self.steps = [
             step
             for step in (traffic.sctp.steps if traffic.sctp else ())
             if isinstance(step, Incoming)
         ]
-        self._carriers = {_key(segment): step for step in self.steps for segment in step.segments}
+        self._carriers = {key_of(segment): step for step in self.steps for segment in step.segments}
         self._sources: dict[int, Sources] = {}
         self._directions = {
             stream.number: direction
@@ -457,7 +459,7 @@ class Explainer:
 
     def explain(self, judged: Judged) -> Explanation:
         """Explains a segment, after its frames were read."""
-        arrival, key = judged.arrival, _key(judged.arrival)
+        arrival, key = judged.arrival, key_of(judged.arrival)
         plan, error = self._plans[key], self._errors.get(key)
         terminate = meaning = None
         if error is not None:
@@ -481,7 +483,7 @@ class Explainer:
     def _layers(self, arrival: Arrival) -> tuple[list[Shown], list[fields.Layer]]:
         """Returns the frames of a segment, and the fields in them."""
         if isinstance(arrival, SctpArrival):
-            step = self._carriers[_key(arrival)]
+            step = self._carriers[key_of(arrival)]
             frame = Shown.of_sctp(step.frame, self.time(step.frame), step.octets)
             at = fields.chunk_at(frame.octets, frame.payload, arrival.raw)
             spans = (fields.Span(step.frame, at, at + len(arrival.raw)),)

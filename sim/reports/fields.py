@@ -7,7 +7,7 @@ marker may stand within a field.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from ...hdl.spec.ddp import CONTROL_FIELDS, TAGGED_FIELDS, UNTAGGED_FIELDS
 from ...hdl.spec.sctp import DATA_HEADER, SSN
 from ...sw_driver.rdmap.wire import Message, ReadRequest, Terminate
 from ..capture.layers import SCTP, TCP, UDP
+from ..capture.pcap import counted
 from ..capture.streams import MARKER_SPACING
 from ..model.header import header_length, is_tagged
 
@@ -54,8 +55,12 @@ class Layer:
     fields: tuple[Field, ...]
 
 
-def cut(spans: Iterable[Span], start: int, stop: int) -> Spans:
+def cut(spans: Spans, start: int, stop: int) -> Spans:
     """Returns the octets ``start`` to ``stop - 1`` of the octets in spans."""
+    if len(spans) == 1:  # by far the most frequent case
+        ((frame, first, last),) = spans
+        begin, end = first + max(start, 0), min(first + stop, last)
+        return (Span(frame, begin, end),) if begin < end else ()
     found = []
     for each in spans:
         size = each.stop - each.start
@@ -207,7 +212,9 @@ class _Part(NamedTuple):
         """Returns all octets as one field, or no field without octets."""
         if not self.octets:
             return []
-        return [Field(name, f"{len(self.octets)} octets" if value is None else value, self.spans)]
+        return [
+            Field(name, counted(len(self.octets), "octet") if value is None else value, self.spans)
+        ]
 
     def read(self, rows: Sequence[_Row]) -> list[Field]:
         """Returns the fields that are whole."""

@@ -17,11 +17,13 @@ from .device_results import DeviceResult, DeviceResults
 from .report import Run
 from .timeline import Segment, occupancy, segments, throughput
 
-__all__ = ["html", "write"]
+__all__ = ["filled", "html", "write"]
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 #: The place of the data in the page.
 _PLACE = '"DATA"'
+_THEME = Path(__file__).with_name("theme.css")
+_THEME_PLACE = '"THEME"'
 #: Number of points of a plot.
 _POINTS = 300
 
@@ -53,9 +55,16 @@ def html(results: DeviceResults) -> str:
             for row in results.rows()
         ],
     }
+    return filled(_TEMPLATE, data)
+
+
+def filled(template: Path, data: Any) -> str:
+    """Returns a template with its data, as JSON, and the colours that all pages share."""
     # No text inside a script may end the script.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return _TEMPLATE.read_text(encoding="utf-8").replace(_PLACE, text)
+    theme = _THEME.read_text(encoding="utf-8").rstrip()
+    page = template.read_text(encoding="utf-8").replace(_THEME_PLACE, theme)
+    return page.replace(_PLACE, text)
 
 
 def _difference(each: Difference) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..capture.connections import Brought
 from ..capture.layers import IpPacket
@@ -31,7 +32,7 @@ class Shown:
     payload: int
     ethernet: bool
 
-    @property
+    @cached_property
     def layers(self) -> list[fields.Layer]:
         return fields.packet(self.octets, self.number, self.ip, ethernet=self.ethernet)
 

@@ -348,7 +348,7 @@ def _pictures(config: RnicConfig, record: Trial) -> Iterator[str]:
 
 
 def _picture(bus: Bus, record: Trial, what: str, *channels: str) -> Iterator[str]:
-    """Yields the picture of the first transfers of some channels, if there were any."""
+    """Yields the picture of the first burst, or of the shortest packet, if there was any."""
     names = [
         f"{bus.name}_{signal}"
         for channel in dict.fromkeys(channels)
@@ -366,7 +366,11 @@ def _picture(bus: Bus, record: Trial, what: str, *channels: str) -> Iterator[str
     if (last := f"{bus.name}_{channels[-1]}last") in names:
         values = record.values(last)
         ends = [at for at in ends if values[at]]
-    end = min(ends[0], first + _MOST)
+    end = ends[0]
+    if channels == ("t",):  # the shortest packet
+        firsts = [first, *(next(at for at in begun if at > before) for before in ends[:-1])]
+        first, end = min(zip(firsts, ends, strict=True), key=lambda pair: pair[1] - pair[0])
+    end = min(end, first + _MOST)
     svg = timing(record, names, first - _AROUND, end + _AROUND)
     caption = f"{_code(bus.name)}, {bus.kind}: a {what}"
     yield f'<figure><figcaption>{caption}</figcaption><div class="scroll">{svg}</div></figure>'

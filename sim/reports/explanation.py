@@ -21,7 +21,7 @@ from ...sw_driver.rdmap.wire import Terminate
 from ..capture.capture import Capture
 from ..capture.connections import Brought, Segment, tcp_segment
 from ..capture.layers import TCP, IpPacket, Packets
-from ..capture.pcap import Frame
+from ..capture.pcap import Frame, counted
 from ..capture.sctp_traffic import Incoming, Item, SctpArrival
 from ..capture.streams import Arrival
 from ..capture.traffic import Traffic, fpdu_length
@@ -203,9 +203,9 @@ _SUMS: dict[tuple[ErrorNumber, int], Callable[[Any], str]] = {
     ),
     (ddp.MSN_RANGE, 5): lambda s: f"{_msn(s)} >= 0",
     (ddp.NO_BUFFER, 2): lambda s: f"{_msn(s)} < {s.available} (buffers available)",
-    (ddp.INVALID_MO, 3): lambda s: f"MO {s.header.mo} <= {s.limit} octets of the buffer",
+    (ddp.INVALID_MO, 3): lambda s: f"MO {s.header.mo} <= {s.limit} (octets of the buffer)",
     (ddp.MESSAGE_TOO_LONG, 4): lambda s: (
-        f"MO {s.header.mo} + {s.length} = {s.end} <= {s.limit} octets of the buffer"
+        f"MO {s.header.mo} + {s.length} = {s.end} <= {s.limit} (octets of the buffer)"
     ),
 }
 
@@ -225,7 +225,7 @@ def _entry(facts: TaggedFacts | UntaggedFacts) -> str:
         return f"queue table: QN {facts.header.qn} is not open on the stream"
     last = (facts.first + facts.available - 1) % (1 << 32)
     range_ = f"MSN {facts.first} to {last}" if facts.available else f"MSN {facts.first} is next"
-    own = "none" if facts.limit is None else f"{facts.limit} octets"
+    own = "none" if facts.limit is None else counted(facts.limit, "octet")
     return (
         f"queue table, QN {facts.header.qn}: {facts.available} buffers available ({range_});"
         f" buffer of MSN {facts.header.msn}: {own}"
@@ -549,12 +549,12 @@ def _outcome(judged: Judged, placement: Placement | None, delivery: Delivery | N
         return f"dropped silently: {_live(judged)}"
     text = "accepted: it has no octets to place"
     if placement is not None:
-        count = len(placement.payload)
-        text = f"placed: {count} octets at offset {placement.offset} of {placement.target}"
+        octets = counted(len(placement.payload), "octet")
+        text = f"placed: {octets} at offset {placement.offset} of {placement.target}"
     if judged.error is None:
         if delivery is not None:
-            length = delivery.completion.length
-            text += f"; its message of {length} octets was delivered"
+            octets = counted(delivery.completion.length, "octet")
+            text += f"; its message of {octets} was delivered"
         return text
     if judged.validation is not None and judged.validation.failed is None:
         return f"{text}; at its turn the stream failed: {judged.error}"

@@ -54,8 +54,8 @@ def sim(
     capture: Annotated[
         Path | None,
         typer.Argument(
-            help="pcap or pcapng file with DDP over TCP or SCTP, which gzip, bzip2, xz or zstd may"
-            " have compressed; - is standard input. Default: a generated workload.",
+            help="pcap or pcapng file, possibly compressed; - is standard input. Default: a"
+            " generated workload.",
             show_default=False,
         ),
     ] = None,
@@ -96,8 +96,7 @@ def sim(
         ),
     ] = False,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the content of report.json instead of tables."),
+        bool, typer.Option("--json", help="Print report.json instead of tables.")
     ] = False,
     assume: Assume = None,
     sctp_port: SctpPort = None,
@@ -125,13 +124,11 @@ def sim(
     if as_json:
         typer.echo(json.dumps(report.as_json(result), indent=2))
     else:
-        terminal = console()
-        _print(terminal, result)
-        for line in (*written, *(f"waveform: {escape(str(path))}" for path in waveforms)):
-            terminal.print(line, soft_wrap=True)
+        written += [f"waveform: {escape(str(path))}" for path in waveforms]
         if not result.agrees:
             command = shlex.join(_with_waves(asked, width, engine))
-            terminal.print(f"waveform command: {escape(command)}", soft_wrap=True)
+            written.append(f"waveform command: {escape(command)}")
+        _print(console(), result, written)
     if not result.agrees:
         raise typer.Exit(DIFFERS)
 
@@ -328,7 +325,8 @@ def _progress(
     return bar(f"RNIC {number} of {count}" if count > 1 else "simulating", operations)
 
 
-def _print(console: Console, result: Result) -> None:
+def _print(console: Console, result: Result, then: list[str]) -> None:
+    """Prints the tables, the verdict, and further lines."""
     _print_streams(console, result)
     if any(run.plan.allotments for run in result.runs):
         _print_regions(console, result)
@@ -350,6 +348,8 @@ def _print(console: Console, result: Result) -> None:
         f" RTL and golden model on {counts}{escape(left_out_text(result.left_out))}",
         soft_wrap=True,
     )
+    for line in then:
+        console.print(line, soft_wrap=True)
 
 
 def _of_frames(result: Result) -> str:

@@ -126,16 +126,15 @@ def sim(
     else:
         written += [f"waveform: {escape(str(path))}" for path in waveforms]
         if not result.agrees:
-            command = shlex.join(_with_waves(asked, width, engine))
-            written.append(f"waveform command: {escape(command)}")
+            written.append(f"waveform command: {escape(_with_waves(asked, width, engine))}")
         _print(console(), result, written)
     if not result.agrees:
         raise typer.Exit(DIFFERS)
 
 
-def _with_waves(asked: Asked, width: int, engine: EngineName) -> list[str]:
-    """Returns the words of the same command with a waveform."""
-    return [
+def _with_waves(asked: Asked, width: int, engine: EngineName) -> str:
+    """Returns the same command with a waveform."""
+    words = [
         *("rnic", "sim"),
         *([str(asked.capture)] if asked.capture else []),
         *("--width", str(width)),
@@ -144,6 +143,7 @@ def _with_waves(asked: Asked, width: int, engine: EngineName) -> list[str]:
         *(part for each in asked.sctp_ports for part in ("--sctp-port", str(each))),
         *("--engine", engine.value, "--waves", "all"),
     ]
+    return shlex.join(words)
 
 
 def _simulate(

@@ -9,12 +9,15 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import shutil
 import struct
 import sys
+import tempfile
 import zlib
-from io import BufferedIOBase, BufferedReader
+from functools import cache
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import zstandard
 
@@ -32,9 +35,8 @@ class _Unzstd(BufferedIOBase):
     zstandard's own reader takes a file that ends within a frame for complete.
     """
 
-    def __init__(self, source: Path | IO[bytes]) -> None:
-        self._file = source.open("rb") if isinstance(source, Path) else source
-        self._next = b""
+    def __init__(self, path: Path) -> None:
+        self._file, self._next = path.open("rb"), b""
         self._frame: zstandard.ZstdDecompressionObj | None = None
 
     def read1(self, size: int = -1, /) -> bytes:
@@ -100,19 +102,25 @@ _FORMATS = {
 _ERF_HEADER = struct.Struct(">8xBBHHH")
 
 
+@cache
+def standard_input() -> Any:
+    """Returns a temporary file with all of standard input, which may be read more than once."""
+    file = tempfile.NamedTemporaryFile(prefix="ddp-rnic-")
+    shutil.copyfileobj(sys.stdin.buffer, file)
+    file.flush()
+    return file
+
+
 def open_plain(path: Path) -> IO[bytes]:
     """Opens a file or standard input, decompressed if gzip, bzip2, xz or zstd has compressed it."""
-    source: Path | IO[bytes] = path
     if path == STANDARD_INPUT:
-        source = sys.stdin.buffer
-        start = cast(BufferedReader, source).peek(8)[:8]
-    else:
-        with path.open("rb") as file:
-            start = file.read(8)
+        path = Path(standard_input().name)
+    with path.open("rb") as file:
+        start = file.read(8)
     for magic, opened in _COMPRESSED.items():
         if start.startswith(magic):
-            return opened(source)
-    return source.open("rb") if isinstance(source, Path) else source
+            return opened(path)
+    return path.open("rb")
 
 
 def refusal(path: Path, start: bytes) -> str:

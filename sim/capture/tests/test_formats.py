@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from ddp_rnic.sim.capture import formats
 from ddp_rnic.sim.capture.pcap import CaptureError, Unread, read_frames
 
 CAPTURE = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
@@ -34,6 +35,16 @@ WAYS: list[Callable[[bytes], bytes]] = [
 ]
 
 
+def give(octets: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives octets as standard input."""
+
+    class Input:
+        buffer = io.BytesIO(octets)
+
+    formats.standard_input.cache_clear()
+    monkeypatch.setattr(sys, "stdin", Input)
+
+
 @pytest.mark.parametrize("compress", WAYS, ids=lambda way: way.__name__)
 def test_a_compressed_capture_has_the_same_frames(
     compress: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,11 +54,8 @@ def test_a_compressed_capture_has_the_same_frames(
     frames = [*read_frames(CAPTURE)]
     assert [*read_frames(path)] == frames
 
-    class Input:
-        buffer = io.BufferedReader(io.BytesIO(compress(OCTETS)))
-
-    monkeypatch.setattr(sys, "stdin", Input)
-    assert [*read_frames(Path("-"))] == frames
+    give(compress(OCTETS), monkeypatch)
+    assert [*read_frames(Path("-"))] == [*read_frames(Path("-"))] == frames
 
 
 # bzip2 has all of these octets in one block, of which nothing can be read once it is cut.
@@ -76,10 +84,7 @@ def test_what_is_cut_off_is_reported(compress: Callable[[bytes], bytes], tmp_pat
 def test_bad_standard_input_is_named(
     octets: bytes, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Input:
-        buffer = io.BufferedReader(io.BytesIO(octets))
-
-    monkeypatch.setattr(sys, "stdin", Input)
+    give(octets, monkeypatch)
     with pytest.raises(CaptureError, match=sentence):
         read_frames(Path("-"))
 

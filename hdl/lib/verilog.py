@@ -67,7 +67,9 @@ def _name_states(fragment):
     for statements in fragment.statements.values():
         for statement in statements:
             for signal in statement._lhs_signals():
-                if signal.decoder is not None and not isinstance(signal.decoder, type):
+                # A clock or reset, which may be among them, has no decoder.
+                decoder = getattr(signal, "decoder", None)
+                if decoder is not None and not isinstance(decoder, type):
                     _name_values(signal)
 
 

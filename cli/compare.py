@@ -14,7 +14,7 @@ from ..hdl.spec.config import RnicConfig
 from ..sim.devices.room import Room
 from ..sim.reports.device_results import DeviceResults
 from ..sim.reports.report import Result, left_out_text
-from .inputs import Asked, Assume, SctpPort, planned
+from .inputs import Asked, Assume, Regions, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
 from .results import print_notes
 from .terminal import bar, colored, console, print_table, say
@@ -39,9 +39,7 @@ def compare(
             help="Datapath width in bits. Default: 64, or the board's.", show_default=False
         ),
     ] = None,
-    regions: Annotated[
-        Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
-    ] = None,
+    regions: Regions = None,
     port: Annotated[
         str | None, typer.Option(help="Serial port of the board.", show_default=False)
     ] = None,
@@ -72,25 +70,28 @@ def compare(
     chosen = targets.of_names(on, port)
     if waves and out is None:
         raise ValueError("--waves needs --out, the directory for the waveforms")
+    if targets.Target.GATES in chosen and waves not in (None, "all"):
+        raise ValueError("--on gates has no parts to show: use --waves all")
     if baud is not None and port is None:
         raise ValueError("--baud needs --port, the serial port of the board's host link")
     rate = BAUD if baud is None else baud
     check_directory(out)
+    shown = cycles_of(cycles, waves)
     config, room = _device(port, rate, width)
+    waves_of(waves, Path(), config)  # raises before anything is written
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
-    source = str(capture or "generated workload")
-    result = DeviceResults(source, config.width, notes=found.notes, left_out=found.left_out)
+    result = DeviceResults(asked.source, config.width, notes=found.notes, left_out=found.left_out)
     if out is not None:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
     for target in chosen:
-        shown = None
+        file = None
         if out is not None and target != targets.Target.BOARD:
-            shown = waves_of(waves, out / f"{target}.fst", config, cycles_of(cycles, waves))
+            file = waves_of(waves, out / f"{target}.fst", config, shown)
         connect = partial(targets.open_link, target, port, say, baud=rate)
         with bar(target) as progress:
-            side = device_results.run(target, connect, plans, waves=shown, progress=progress)
+            side = device_results.run(target, connect, plans, waves=file, progress=progress)
         result.devices.append(side)
     if out is not None:
         with writing(out):

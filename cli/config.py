@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from ..export.estimate import (
+    CELLS,
     Area,
     Estimate,
     Run,
@@ -25,8 +26,6 @@ from .outcome import exits
 from .parameters import Config, Set, configured
 from .terminal import bar, console, print_table
 
-#: The kinds of cells, and their names for the user.
-CELLS = {"lut4": "LUT4", "ff": "flip-flops", "dp16kd": "block RAMs"}
 _FITS = {True: "fits", False: "too large", None: "perhaps: the estimate's error decides"}
 
 

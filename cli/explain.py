@@ -14,7 +14,7 @@ from ..sim.replay.plan import plan
 from ..sim.reports.errors import Meaning, meanings
 from ..sim.reports.explanation import Explainer, Explanation
 from ..sim.reports.fields import Field, Layer
-from .inputs import Asked, Assume, Input, SctpPort, read_input
+from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import BadInput, exits
 
 #: Columns of the output, on every terminal and in a pipe.
@@ -46,13 +46,7 @@ def explain(
             show_default=False,
         ),
     ] = None,
-    regions: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file of regions and queues. Default: derived from the capture.",
-            show_default=False,
-        ),
-    ] = None,
+    regions: Regions = None,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
+from ..sim.capture.formats import STANDARD_INPUT
 from ..sim.capture.pcap import Frame, LeftOut, read_frames
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
@@ -20,6 +21,13 @@ from ..sim.replay.regions import Given, Queue, Region, RegionError, load_regions
 from ..sim.replay.sctp_regions import derive_all, of_sessions
 from ..sim.replay.workload import generate
 
+Regions = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file of regions and queues. Default: derived from the capture.",
+        show_default=False,
+    ),
+]
 Assume = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,6 +58,13 @@ class Asked(NamedTuple):
     regions: Path | None
     assume: list[str]
     sctp_ports: list[int]
+
+    @property
+    def source(self) -> str:
+        """The name of the traffic in reports."""
+        if self.capture == STANDARD_INPUT:
+            return "standard input"
+        return str(self.capture or "generated workload")
 
 
 class Input(NamedTuple):

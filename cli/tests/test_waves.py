@@ -37,6 +37,8 @@ def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> 
     assert first < marker < last and last - first < 3000 * CYCLE
     shown = {line for line in gtkwave if line.startswith("rnic.")}
     assert {"rnic.clk", "rnic.m_axi_wdata[63:0]", "rnic.commit.o__valid"} <= shown <= names
+    assert "rnic.commit.o__payload.placement.address[63:0]" in shown
+    assert not [name for name in shown if name.startswith("rnic.walker.scan.")]
     surfer = (out / "waves.sucl").read_text().splitlines()
     assert surfer[0] == "load_file waves.fst" and f"cursor_set {marker}" in surfer
     assert "variable_add rnic.m_axi_wdata" in surfer

@@ -116,13 +116,12 @@ class SimTransport(Transport):
         self._posted: deque[tuple[int, int] | _Packet] = deque()
         self._woken = threading.Event()
         self.carries = self.config.transmit
-        self.verilog = gates or verilator.verilog(self.config)
-        self.probed = probed or waves is not None
-        built = compiled.build(self.config, gates=gates, waves=self.probed)
+        self._gates, self._probed = gates, probed or waves is not None
+        built = compiled.build(self.config, gates=gates, waves=self._probed)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
         self._recorder: Recorder | None = None
-        self._sim: Any = self._library.sim_live(settings.ctypes.data, recorded, None)
+        self._sim: Any = self._library.sim_live(settings.ctypes.data, recorded)
         if waves is not None:
             self.show(waves)
 
@@ -140,10 +139,10 @@ class SimTransport(Transport):
         self._posted.extend(writes)
 
     def _caught_up(self) -> Any:
-        """Returns the simulation, after the device got all that waited for it."""
+        """Returns the simulation, after the device got all that waits for it now."""
         sim = self._open()
         writes: list[tuple[int, int]] = []
-        while self._posted:
+        for _ in range(len(self._posted)):  # another thread may add more all the time
             match self._posted.popleft():
                 case _Packet(operation, octets):
                     self._write_through(sim, writes)
@@ -161,17 +160,18 @@ class SimTransport(Transport):
             refused = writes[done : done + 1]
             writes.clear()
             for write in refused:
-                self._access(*write)  # fails again, and raises
+                self._at_bus(sim, *write)  # fails again, and raises
 
     def _access(self, address: int, value: int | None) -> int:
-        word = ctypes.c_uint32(value or 0)
         with self._lock:
-            response = self._library.sim_access(
-                self._caught_up(), value is not None, address, ctypes.byref(word)
-            )
-            if response:
-                self._check()
+            return self._at_bus(self._caught_up(), address, value)
+
+    def _at_bus(self, sim: Any, address: int, value: int | None) -> int:
+        """Writes a register, or reads it if the value is None; returns its value."""
+        word = ctypes.c_uint32(value or 0)
+        response = self._library.sim_access(sim, value is not None, address, ctypes.byref(word))
         if response:
+            self._check()
             what = "read" if value is None else "write"
             raise TransportError(
                 f"the {what} of register {address:#05x} was answered with {_RESPONSES[response]}:"
@@ -232,9 +232,11 @@ class SimTransport(Transport):
     def close(self) -> None:
         with self._lock:
             if self._sim is not None:
-                self.show(None)
-                self._library.sim_free(self._sim)
-                self._sim = None
+                try:
+                    self.show(None)
+                finally:
+                    self._library.sim_free(self._sim)
+                    self._sim = None
 
     # -- the simulation ---------------------------------------------------------------------------
 
@@ -295,6 +297,11 @@ class SimTransport(Transport):
             self._library.sim_run(self._caught_up(), cycles)
             self._check()
 
+    @property
+    def verilog(self) -> str:
+        """The text of the gateware that is simulated."""
+        return self._gates or verilator.verilog(self.config)
+
     def show(self, waves: Waves | None) -> None:
         """Completes the waveform that is being written, if there is one, and begins another one.
 
@@ -308,7 +315,7 @@ class SimTransport(Transport):
         with self._lock:
             sim, before = self._open(), self._recorder
             if waves is not None:
-                if not self.probed:
+                if not self._probed:
                     raise ValueError("make the SimTransport with probed=True, so that it has waves")
                 check_parts(waves.parts, self.verilog)
             if before is not None:

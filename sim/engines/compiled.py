@@ -155,9 +155,10 @@ class CompiledEngine(Engine):
             settings.ctypes.data,
             ranges.ctypes.data,
             len(ranges),
-            traced(waves, recorder),
         )
         try:
+            if recorder is not None:
+                library.sim_trace(sim, traced(waves, recorder))
             state = 0
             while not state:
                 state = library.sim_run(sim, CYCLES)
@@ -200,7 +201,7 @@ def open_library(path: Path) -> Any:
         (
             "sim_new",
             pointer,
-            [pointer, number, pointer, pointer, number, pointer, pointer, number, shown],
+            [pointer, number, pointer, pointer, number, pointer, pointer, number],
         ),
         ("sim_run", ctypes.c_int, [pointer, number]),
         ("sim_free", None, [pointer]),
@@ -208,7 +209,7 @@ def open_library(path: Path) -> Any:
         ("sim_operation", number, [pointer]),
         ("sim_message", ctypes.c_char_p, [pointer]),
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
-        ("sim_live", pointer, [pointer, ctypes.c_int, shown]),
+        ("sim_live", pointer, [pointer, ctypes.c_int]),
         ("sim_trace", None, [pointer, shown]),
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),

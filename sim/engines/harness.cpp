@@ -1049,7 +1049,7 @@ EXPORT void sim_trace(Sim *sim, const Waves *waves) {
 
 EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *octets,
                     uint8_t *memory, uint64_t size, const Settings *settings, const Range *faults,
-                    uint64_t fault_count, const Waves *waves) {
+                    uint64_t fault_count) {
     Sim *sim = new Sim;
     sim->operations = operations; sim->count = count; sim->octets = octets;
     sim->memory = memory; sim->size = size; sim->settings = *settings;
@@ -1060,7 +1060,6 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
 #if VM_TRACE
     sim->context.traceEverOn(true);
 #endif
-    if (waves) sim_trace(sim, waves);
     sim->begin();
     return sim;
 }
@@ -1082,8 +1081,8 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
 
 // Starts a live simulation. It runs only during the calls below. ``recorded``: the cycles of all
 // activity are kept for sim_list, which takes more memory with each beat.
-EXPORT Sim *sim_live(const Settings *settings, int recorded, const Waves *waves) {
-    Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
+EXPORT Sim *sim_live(const Settings *settings, int recorded) {
+    Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0);
     sim->live = true;
     sim->recorded = recorded;
     return sim;

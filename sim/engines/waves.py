@@ -12,7 +12,6 @@ import difflib
 import os
 import re
 import select
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...flow.tools import ToolError, cache_directory, compiler, digest, locked
+from .verilator import call
 
 #: The modules around the RNIC. Their signals are those of its ports, which the outermost one shows.
 _WRAPPERS = ("bench", "rnic", "rnic")
@@ -244,13 +244,15 @@ def _signals(vcd: IO[bytes]) -> Iterator[tuple[list[str], dict[str, tuple[int, i
             case ["$var", _, width, code, name, *rest] if not _COPIES.search(name):
                 bits = rest[0] if int(width) > 1 else ""
                 found.setdefault(tuple(scopes), {})[name] = int(width), _number(code), bits
-    yield from ((list(path), signals) for path, signals in found.items() if _shown(path))
-
-
-def _shown(scopes: tuple[str, ...]) -> bool:
-    """Returns whether a scope is in the waveform: the ports, and the parts of the RNIC."""
-    wrapped = len(scopes) > 1 + len(_WRAPPERS)
-    return len(scopes) == 1 or (wrapped and not any(map(_COPIES.search, scopes)))
+    outside = ("top", *_WRAPPERS)
+    if outside not in {path[: len(outside)] for path in found}:
+        # A netlist is one module, which has the ports, too.
+        yield from ((list(path), found[path]) for path in found if path == outside[:-1])
+        return
+    for path, signals in found.items():
+        inside = len(path) > len(outside) and not any(map(_COPIES.search, path))
+        if len(path) == 1 or inside:  # the ports, and the parts of the RNIC
+            yield list(path), signals
 
 
 def _number(code: str) -> int:
@@ -281,11 +283,7 @@ def _changes() -> Any:
             built.parent.mkdir(parents=True, exist_ok=True)
             made = built.with_suffix(".tmp")
             options = ("-std=c++17", "-O2", "-fPIC", "-shared", "-o")
-            run = subprocess.run(
-                [*command, *options, str(made), str(source)], capture_output=True, text=True
-            )
-            if run.returncode:
-                raise ToolError(f"{command[0]} failed ({run.returncode}):\n{run.stderr[-2000:]}")
+            call([*command, *options, str(made), str(source)])
             os.replace(made, built)
         os.utime(built.parent)
     library = ctypes.CDLL(str(built))

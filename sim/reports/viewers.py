@@ -60,7 +60,6 @@ def _signals(waves: Waves) -> Iterator[str]:
     scopes += [(f"rnic.{part}", r"\w+__(valid|ready|payload)\b") for part in waves.parts]
     for scope, pattern in scopes:
         for name in names:
-            path, _, signal = name.split("[")[0].rpartition(".")
-            # The name of a field has a dot, too.
-            if path == scope and re.match(pattern, signal):
+            # Of a part inside, the rest begins with a name and a dot; of a field it ends so.
+            if name.startswith(f"{scope}.") and re.match(pattern, name[len(scope) + 1 :]):
                 yield name

@@ -327,9 +327,8 @@ def test_each_attack_has_its_terminate_and_a_good_peer_goes_on(context: Context)
 
     share = asyncio.run(main())
     assert results == Counter({(name, code): 2 for name, (_, code) in ATTACKS.items()})
-    # Attacks come one at a time: an even share is a half. But a connection costs the host more than
-    # a message does: 0.22 to 0.31 were measured.
-    assert share > 1 / 5
+    # Attacks come one at a time: an even share is a half. This allows half of that.
+    assert share > 1 / 4
     assert not context.streams and len(context.buffers) == context.capabilities.buffers
 
 

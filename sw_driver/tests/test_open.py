@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.commands import open_queue
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
@@ -238,6 +239,32 @@ def test_a_forked_child_cannot_use_the_parents_device(
         bench.context.close()  # as at the end of the child; does nothing
     Peer(bench.sim, bench.stream.number).write(region.stag, 0, b"x")
     assert bench.cq.wait(5)[0].mr is region
+
+
+def test_arguments_are_written_again_after_a_failure_that_came_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transport may post writes, and report the failure of one at the next read."""
+    with SimTransport() as sim:
+        registers, writes = context.Registers(sim), list[tuple[int, int]]()
+        monkeypatch.setattr(sim, "write_all", writes.extend)
+        region = open_queue(stream=3, qn=1)
+        registers.start(region)
+        arguments = [(regs.address(each.register), each.value) for each in region]
+        assert writes == arguments
+        registers.start(region)
+        assert writes == [*arguments, arguments[-1]]  # the command alone
+
+        def fail(address: int) -> int:
+            raise TransportError("a write was refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sim, "read", fail)
+            with pytest.raises(TransportError):
+                registers.read("STATUS")
+        writes.clear()
+        registers.start(region)
+        assert writes == arguments
 
 
 @pytest.mark.parametrize(

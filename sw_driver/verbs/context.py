@@ -113,7 +113,11 @@ class Registers:
         self._written: dict[str, int] = {}
 
     def read(self, name: str) -> int:
-        return self._transport.read(_ADDRESSES[name])
+        try:
+            return self._transport.read(_ADDRESSES[name])
+        except BaseException:
+            self._written.clear()  # an earlier write may have failed
+            raise
 
     def write(self, name: str, value: int = 1) -> None:
         self.start((Write(name, value),))

@@ -13,11 +13,13 @@ import numpy as np
 import pylibfst
 import pytest
 from ddp_rnic.flow.tools import ToolError
+from ddp_rnic.hdl.flat import FlatRnic
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import Drain, Operation, Packet, WriteRegister
+from ddp_rnic.sim.engines.tests import standin
 from ddp_rnic.sim.engines.waves import (
     CYCLE,
     Recorder,
@@ -162,6 +164,21 @@ def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none" / "x.fst"
     with pytest.raises(ToolError, match=f"cannot write the waveform {path}: the file cannot"):
         record(path)
+
+
+def test_a_design_of_one_module_is_shown_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verilator, "verilog", standin.verilog)
+    path = tmp_path / "one.fst"
+    operations = [WriteRegister(standin.MODE, standin.GOOD)]
+    load("compiled").run(RnicConfig(), operations, np.zeros(96, np.uint8), waves=Waves(path))
+    read = Read(path)
+    assert read.scopes == {"rnic"} and {"rnic.clk", "rnic.s_axil_wdata"} < read.signals.keys()
+    # Not its ports alone.
+    assert read.signals.keys() - {f"rnic.{name}" for name in FlatRnic.ports(RnicConfig())} > {
+        "rnic.clk", "rnic.rst",
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(not shutil.which("fst2vcd"), reason="needs GTKWave's fst2vcd")

@@ -245,14 +245,20 @@ def test_a_device_that_stops_is_a_difference(
         (["--on", "board"], "--on board and --port, the serial port of its host link"),
         (["--port", "/dev/ttyUSB0"], "--on board and --port"),
         (["--waves", "all"], "--waves needs --out"),
+        (["--cycles", "1..2"], "--cycles needs --waves"),
+        (["--waves", "walkr", "--out", "absent"], "--waves: the RNIC has no part 'walkr'"),
+        (["--waves", "walker", "--on", "rtl,gates", "--out", "absent"], "--on gates has no parts"),
         (["--width", 65], "width must be one of 64, 128, 256, 512, not 65"),
         (["--out", SHIPPED], "is a file, not a directory"),
     ],
 )
-def test_bad_input_gets_a_sentence(arguments: list[object], sentence: str) -> None:
+def test_bad_input_gets_a_sentence(
+    arguments: list[object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     result = compared(SHIPPED, *arguments)
     assert result.exit_code == 2 and sentence in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 1 and not [*tmp_path.iterdir()]
 
 
 def test_a_port_without_a_board_is_reported(tmp_path: Path) -> None:

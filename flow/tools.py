@@ -7,9 +7,10 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +37,14 @@ def compiler() -> list[str]:
     raise ToolError(
         "a C++ compiler is missing: install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
     )
+
+
+def call(command: Sequence[str], **environment: str) -> None:
+    """Runs a program, with further environment variables; raises ToolError if it fails."""
+    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    if run.returncode:
+        tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
+        raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
 
 
 def digest(*parts: str) -> str:

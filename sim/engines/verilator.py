@@ -12,14 +12,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, remove_unused, write
+from ...flow.tools import (
+    ToolError,
+    cache_directory,
+    call,
+    compiler,
+    digest,
+    locked,
+    remove_unused,
+    write,
+)
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
 
@@ -344,11 +352,3 @@ def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         halves[smaller].append(file)
         sizes[smaller] += file.stat().st_size
     return halves
-
-
-def call(command: Sequence[str], **environment: str) -> None:
-    """Runs a program, with further environment variables; raises ToolError if it fails."""
-    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
-    if run.returncode:
-        tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
-        raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")

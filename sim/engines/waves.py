@@ -21,8 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ...flow.tools import ToolError, cache_directory, compiler, digest, locked
-from .verilator import call
+from ...flow.tools import ToolError, cache_directory, call, compiler, digest, locked
 
 #: The modules around the RNIC. Their signals are those of its ports, which the outermost one shows.
 _WRAPPERS = ("bench", "rnic", "rnic")

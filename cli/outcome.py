@@ -88,8 +88,11 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, before)
         stop()
 
+    def arm() -> None:
+        signal.signal(signal.SIGINT, interrupt)
+
     try:
-        yield lambda: signal.signal(signal.SIGINT, interrupt)
+        yield arm
     finally:
         signal.signal(signal.SIGINT, before)
 

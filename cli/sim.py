@@ -101,7 +101,7 @@ def sim(
     The results are memory, completions, errors and packets.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
-    130: interrupted; the results of what was played until then are printed.
+    130: interrupted; the results cover the segments that were played.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     shown = Shown.of(waves, cycles, frame, engine)
@@ -202,7 +202,7 @@ def _play(
     keep: bool,
     progress: Callable[..., None] | None,
 ) -> Run:
-    """Plays a capture through one RNIC; the first Ctrl-C ends that after what was planned.
+    """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments.
 
     ``keep``: the run has every event of the RNIC, which takes more memory with each frame.
     """

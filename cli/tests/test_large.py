@@ -54,7 +54,7 @@ def sim(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> 
 
 
 def in_pieces(monkeypatch: pytest.MonkeyPatch, octets: int) -> None:
-    """Lets a run begin at once, and go on in pieces of so many octets."""
+    """Lets a run begin with its first segment, in pieces of this size."""
     monkeypatch.setattr(plan, "_AHEAD", 0)
     monkeypatch.setattr(compiled, "OCTETS_OF_PIECE", octets)
     monkeypatch.setattr(compiled, "CYCLES", 997)
@@ -79,7 +79,7 @@ def test_pieces_of_any_size_have_the_same_results(
 
 
 class Interrupted(FakeEngine):
-    """Gets Ctrl-C before its packet of this number, and before the next one if it is ``twice``."""
+    """Gets Ctrl-C before the packet of this number; ``twice``: also before the next packet."""
 
     def __init__(self, number: int, *, twice: bool = False) -> None:
         super().__init__()

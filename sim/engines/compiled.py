@@ -58,7 +58,7 @@ from .waves import Recorder, Waves
 
 #: Cycles of one call. Between calls progress is reported and an interrupt is noticed.
 CYCLES = 200_000
-#: A piece of a run ends with the operation that brings it to so many octets, or operations.
+#: A piece of a run ends with the operation that brings it to these octets, or operations.
 OCTETS_OF_PIECE, OPERATIONS_OF_PIECE = 1 << 20, 1 << 14
 #: A state of the library: further operations have to be added.
 _HUNGRY = 3

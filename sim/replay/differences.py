@@ -70,7 +70,7 @@ def find_differences_in_any_order(
 
 
 class Comparison:
-    """Compares a run with the golden model, also piece by piece while the run goes on.
+    """Compares a run with the golden model, also piece by piece during the run.
 
     Parameters
     ----------
@@ -84,9 +84,7 @@ class Comparison:
         self._written: NDArray[np.uint64] | None = None
 
     def take(self, outcome: Outcome) -> None:
-        """Compares what came since the last call, after which the plan and the engine may forget
-        it.
-        """
+        """Compares the events since the last call. Then the plan and the engine may forget them."""
         self._entries.take(outcome, self._plan.golden.sequences())
         octets = self._plan.config.octets
         if self._written is None:

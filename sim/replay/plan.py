@@ -53,7 +53,7 @@ from .sctp_regions import Lengths, lengths_of
 _HALF = 0xFFFFFFFF
 #: Base-2 logarithm of the entries of a completion ring: more than the host owes when it is slow.
 _RING = 10
-#: A run begins once it is known that its ring has the most entries, or so many octets were planned.
+#: A run begins once its ring needs the most entries, or these octets were planned.
 _AHEAD = 1 << 24
 
 
@@ -333,8 +333,8 @@ def _share_devices(endpoints: list[str], regions: list[Region], stags: int) -> l
 class Replay:
     """Plans the run of one RNIC, along with the run itself.
 
-    The golden model takes a segment only when the operations with it are asked for, so that a
-    capture of any length takes little memory where the run drops what it has compared.
+    The golden model takes a segment only when the operations with it are asked for. A run that
+    drops each piece after the comparison takes little memory, whatever the length of the capture.
 
     Parameters
     ----------

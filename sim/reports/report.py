@@ -34,7 +34,7 @@ SCHEMA = 1
 
 
 class Tally:
-    """Counts the messages that an RNIC delivers, also piece by piece while the run goes on.
+    """Counts the messages that an RNIC delivers, also piece by piece during the run.
 
     Attributes
     ----------

@@ -8,11 +8,12 @@ available to the receiver. The order of frames over all directions is the order 
 from __future__ import annotations
 
 import ipaddress
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from ...hdl.spec.net import SCTP_UDP_PORT
 from ..model.events import LlpError, ProtocolError
@@ -79,10 +80,10 @@ class Direction:
     destination: Endpoint
     crc: bool
     markers: bool
-    chunks: tuple[Chunk, ...]
+    chunks: Sequence[Chunk]
     behind_hole: int = 0
     assumed: bool = False
-    brought: tuple[Brought, ...] = ()
+    brought: Iterable[Brought] = ()
 
     @property
     def octets(self) -> bytes:
@@ -531,7 +532,7 @@ class _Story:
                 continue
             stream = in_order(half.taken, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
-            chunks = _chunks(stream, said.at, first)
+            chunks = _Chunks(stream, said.at, first)
             if chunks:
                 self.notes.append(f"{source} > {destination}: assumed, as --assume says: {said}")
                 if said.at:
@@ -539,7 +540,7 @@ class _Story:
                     self._segments.append(LeftOut(said.at, "octet", why))
             return Direction(
                 source, destination, said.crc, said.markers is not None, chunks,
-                stream.behind_hole, assumed=True, brought=_brought(stream, said.at, first),
+                stream.behind_hole, assumed=True, brought=_Broughts(stream, said.at, first),
             )  # fmt: skip
         return nothing
 
@@ -579,7 +580,7 @@ def _guess(startup: _Startup, markers: bool, crc: bool) -> _Settings:
 
     They are those with which the first FPDU is sound, or else those that this half asks for.
     """
-    octets = startup.stream.octets[startup.end :][: 1 << 17]
+    octets = startup.stream.octets.read(startup.end, startup.end + (1 << 17))
     for tried in dict.fromkeys((markers, not markers)):
         found = MpaReceiver(crc=True, markers=tried).receive(octets)
         if found and not isinstance(found[0], LlpError):
@@ -590,7 +591,7 @@ def _guess(startup: _Startup, markers: bool, crc: bool) -> _Settings:
 def _base(half: Half) -> int:
     if half.syn is not None:
         return half.syn
-    first = half.taken[0].sequence
+    first = next(iter(half.taken)).sequence
     return (first + min(signed(segment.sequence - first) for segment in half.taken)) % (1 << 32)
 
 
@@ -620,12 +621,14 @@ def _find_startup(
         at = stream.octets.find(key)
         while at >= 0:
             try:
-                parsed = StartupFrame.parse(stream.octets[at : at + _LONGEST_STARTUP])
+                parsed = StartupFrame.parse(stream.octets.read(at, at + _LONGEST_STARTUP))
             except ProtocolError as error:
                 parsed = None
                 if at == 0:
                     what = "Request" if key == _REQUEST_KEY else "Reply"
-                    why = f"the MPA {what} in frame {stream.pieces[0][0]} is refused: {error}"
+                    why = (
+                        f"the MPA {what} in frame {stream.pieces.column(0)[0]} is refused: {error}"
+                    )
             if parsed is not None:
                 return _Startup(parsed[0], stream, at + parsed[1])
             at = stream.octets.find(key, at + 1)
@@ -647,30 +650,65 @@ def _direction(
         destination,
         settings.crc,
         settings.markers,
-        _chunks(stream, startup.end) if play else (),
+        _Chunks(stream, startup.end) if play else (),
         stream.behind_hole if play else 0,
-        brought=_brought(stream, startup.end) if play else (),
+        brought=_Broughts(stream, startup.end) if play else (),
     )
 
 
-def _brought(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Brought, ...]:
-    """Returns the frames with octets from ``begin`` on, which is at ``first`` of the MPA stream."""
-    return tuple(
-        each._replace(position=each.position + first - begin)
-        for each in stream.brought
-        if each.position + each.length > begin
-    )
+@dataclass(frozen=True)
+class _Broughts(Iterable[Brought]):
+    """The frames with octets from ``begin`` on, which is at ``first`` of the MPA stream."""
+
+    stream: OrderedOctets
+    begin: int
+    first: int = 0
+
+    def __iter__(self) -> Iterator[Brought]:
+        for frame, position, length in self.stream.brought:
+            if position + length > self.begin:
+                yield Brought(frame, position + self.first - self.begin, length)
 
 
-def _chunks(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Chunk, ...]:
-    """Returns the octets from ``begin`` on, which is at the position ``first`` of the MPA
-    stream.
+@dataclass(frozen=True)
+class _Chunks(Sequence[Chunk]):
+    """The octets from ``begin`` on, which is at the position ``first`` of the MPA stream.
+
+    They are read from the spool as they are asked for.
     """
-    octets, pieces = stream.octets, stream.pieces
-    ends = [piece[2] for piece in pieces[1:]] + [len(octets)]
-    chunks = []
-    for (frame, time, start), end in zip(pieces, ends, strict=True):
-        start = max(start, begin)
-        if end > start:
-            chunks.append(Chunk(frame, time, first + start - begin, octets[start:end]))
-    return tuple(chunks)
+
+    stream: OrderedOctets
+    begin: int
+    first: int = 0
+
+    @property
+    def _passed(self) -> int:
+        """The number of pieces before the first one with such octets."""
+        octets, starts = self.stream.octets, self.stream.pieces.column(2)
+        return len(starts) if len(octets) <= self.begin else bisect_right(starts, self.begin) - 1
+
+    def __len__(self) -> int:
+        return len(self.stream.pieces) - self._passed
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return (self._at(number) for number in range(self._passed, len(self.stream.pieces)))
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
+        numbers = range(self._passed, len(self.stream.pieces))[index]
+        return self._at(numbers) if isinstance(numbers, int) else [*map(self._at, numbers)]
+
+    def _at(self, number: int) -> Chunk:
+        octets, pieces = self.stream.octets, self.stream.pieces
+        starts = pieces.column(2)
+        start = max(starts[number], self.begin)
+        end = starts[number + 1] if number + 1 < len(starts) else len(octets)
+        return Chunk(
+            pieces.column(0)[number],
+            pieces.column(1)[number],
+            self.first + start - self.begin,
+            octets.read(start, end),
+        )

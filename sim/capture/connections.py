@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import dpkt
 from ...hdl.spec.net import internet_sum
 from .layers import IpPacket
 from .pcap import Frame
+from .spool import Octets, Rows, Spool
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 _MODULO = 1 << 32
@@ -64,6 +65,7 @@ class Segment:
     octets: bytes
     sound: bool | None
     missing: int
+    place: int = 0  # of the octets, in a spool
 
     @property
     def end(self) -> int:
@@ -131,6 +133,52 @@ def _later(one: int | None, other: int) -> int:
     return other if one is None or signed(other - one) > 0 else one
 
 
+#: The fields of a kept segment, before its octets: frame, time, sequence and acknowledgment number,
+#: flags, window, whether it is sound (-1: not known), missing octets.
+_KEPT = struct.Struct("<QdIIHHbI")
+
+
+class Segments:
+    """Segments of one direction, kept in a spool. The options of a SYN are not kept."""
+
+    def __init__(self, spool: Spool, source: Endpoint, destination: Endpoint) -> None:
+        self.spool = spool
+        self._ends = source, destination
+        self._rows = Rows("QI")  # place and octets of each, its header included
+
+    def append(self, segment: Segment) -> None:
+        sound = -1 if segment.sound is None else int(segment.sound)
+        head = _KEPT.pack(
+            segment.frame, segment.time, segment.sequence, segment.acknowledged, segment.flags,
+            segment.window, sound, segment.missing,
+        )  # fmt: skip
+        place = self.spool.put(head + segment.octets)
+        self._rows.append(place, len(head) + len(segment.octets))
+
+    def those(self, kept: Callable[[Segment], bool]) -> Segments:
+        """Returns the segments for which ``kept`` returns True."""
+        found = Segments(self.spool, *self._ends)
+        for row, segment in zip(self._rows, self, strict=True):
+            if kept(segment):
+                found._rows.append(*row)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Segment]:
+        for place, length in self._rows:
+            whole = self.spool.get(place, length)
+            frame, time, sequence, acknowledged, flags, window, sound, missing = (
+                _KEPT.unpack_from(whole)
+            )  # fmt: skip
+            yield Segment(
+                frame, time, *self._ends, sequence, acknowledged, flags, window, None,
+                whole[_KEPT.size :], None if sound < 0 else bool(sound), missing,
+                place + _KEPT.size,
+            )  # fmt: skip
+
+
 class Brought(NamedTuple):
     """The octets of a frame: ``length`` octets, the first of them at ``position`` of the stream.
 
@@ -147,22 +195,24 @@ class OrderedOctets(NamedTuple):
 
     ``pieces`` has, for each frame that made octets available, the frame's number, its time, and the
     position of the first such octet. ``behind_hole`` counts octets that follow missing ones.
-    ``brought`` lists the frames that brought octets for the first time.
+    ``brought`` has the fields of :class:`Brought` for the frames that brought octets for the first
+    time.
     """
 
-    octets: bytes
-    pieces: list[tuple[int, float, int]]
+    octets: Octets
+    pieces: Rows
     behind_hole: int
-    brought: list[Brought]
+    brought: Rows
 
 
 @dataclass
 class Half:
     """The segments of one direction, and the facts that they state about the other direction."""
 
+    segments: Segments
+    taken: Segments  # those that the receiver accepted
     syn: int | None = None  # sequence number of the first octet, from the SYN
     scale: int | None = _LARGEST_SCALE  # window scale; the largest if the SYN is missing
-    segments: list[Segment] = field(default_factory=list)
     end: int | None = None  # sequence number after everything that was sent
     next: int | None = None  # sequence number after everything that was sent in order
     lowest: int | None = None  # lowest sequence number sent, except those of SYNs
@@ -171,7 +221,6 @@ class Half:
     acknowledged_in: int = 0  # the last frame with an acknowledgement
     window: int = 0  # the largest window, not scaled
     closed_in: int | None = None  # the frame of the reset: later segments are not received
-    taken: list[Segment] = field(default_factory=list)  # segments that the receiver accepted
     ignored: Counter[str] = field(default_factory=Counter)  # dropped segments, by reason
     played: Counter[str] = field(default_factory=Counter)  # accepted although they look damaged
     doubted: set[int] = field(default_factory=set)  # frames with a bad Acknowledgment Number
@@ -246,16 +295,15 @@ class Half:
         other segment brings its octets, unless the receiver's acknowledgements show that these
         octets did not arrive.
         """
-        came = [each for each in self.segments if not self._came_late(each)]
-        doubtful = [each for each in came if self._is_doubtful(each)]
+        came = self.segments.those(lambda each: not self._came_late(each))
+        doubtful = came.those(self._is_doubtful)
         if not doubtful:
             self.taken = came
             return
         cover = _Cover(each for each in came if not self._is_doubtful(each))
         # If no checksum at all is right, the capture was taken before the card filled the checksums
         # in.
-        judged = [each.sound for each in came if each.sound is not None]
-        offloaded = bool(judged) and not any(judged)
+        offloaded = {each.sound for each in came} - {None} == {False}
         dropped = set()
         for each in doubtful:
             why = "a wrong checksum" if each.sound is False else "an acknowledgement out of range"
@@ -266,7 +314,7 @@ class Half:
             else:
                 dropped.add(each.frame)
                 self.ignored[f"with {why}"] += 1
-        self.taken = [each for each in came if each.frame not in dropped]
+        self.taken = came.those(lambda each: each.frame not in dropped)
 
     def _is_doubtful(self, segment: Segment) -> bool:
         return segment.sound is False or segment.frame in self.doubted
@@ -292,12 +340,14 @@ class _Cover:
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._base: int | None = None
         self._runs: list[tuple[int, int]] = []  # in order, apart
-        pieces = []
+        pieces: list[tuple[int, int]] = []
         for each in segments:
             if self._base is None:
                 self._base = each.sequence
             at = signed(each.sequence - self._base)
-            pieces.append((at, at + len(each.octets)))
+            if pieces and pieces[-1][1] == at:
+                at = pieces.pop()[0]
+            pieces.append((at, signed(each.sequence - self._base) + len(each.octets)))
         for start, end in sorted(pieces):
             if self._runs and start <= self._runs[-1][1]:
                 self._runs[-1] = self._runs[-1][0], max(end, self._runs[-1][1])
@@ -313,37 +363,38 @@ class _Cover:
         return run >= 0 and self._runs[run][1] >= at + len(segment.octets)
 
 
-def in_order(segments: list[Segment], base: int) -> OrderedOctets:
+def in_order(segments: Segments, base: int) -> OrderedOctets:
     """Returns the octets that a receiver's TCP hands over, and when; the first copy of an
     octet counts.
     """
-    octets = bytearray()
-    pieces: list[tuple[int, float, int]] = []
-    brought: list[Brought] = []
-    waiting: list[tuple[int, bytes]] = []
+    octets = Octets(segments.spool)
+    pieces, brought = Rows("QdQ"), Rows("QqQ")
+    waiting: list[tuple[int, int, int]] = []  # position, place and length
     for segment in segments:
-        position = len(octets) + signed(segment.sequence - base - len(octets))
-        if position + len(segment.octets) <= len(octets):
+        end, length = len(octets), len(segment.octets)
+        position = end + signed(segment.sequence - base - end)
+        if position + length <= end:
             continue
-        brought.append(Brought(segment.frame, position, len(segment.octets)))
-        if position > len(octets):
-            insort(waiting, (position, segment.octets), key=lambda piece: piece[0])
+        brought.append(segment.frame, position, length)
+        if position > end:
+            insort(waiting, (position, segment.place, length), key=lambda piece: piece[0])
             continue
-        pieces.append((segment.frame, segment.time, len(octets)))
-        octets += segment.octets[len(octets) - position :]
+        pieces.append(segment.frame, segment.time, end)
+        octets.append(segment.place + end - position, position + length - end)
         taken = 0
-        for start, piece in waiting:
-            if start > len(octets):
+        for start, place, length in waiting:
+            if start > (end := len(octets)):
                 break
-            octets += piece[len(octets) - start :]
+            if start + length > end:
+                octets.append(place + end - start, start + length - end)
             taken += 1
         del waiting[:taken]
     behind = 0
     end = len(octets)
-    for start, piece in waiting:
-        behind += max(0, start + len(piece) - max(start, end))
-        end = max(end, start + len(piece))
-    return OrderedOctets(bytes(octets), pieces, behind, brought)
+    for start, _, length in waiting:
+        behind += max(0, start + length - max(start, end))
+        end = max(end, start + length)
+    return OrderedOctets(octets, pieces, behind, brought)
 
 
 @dataclass(eq=False)
@@ -353,6 +404,7 @@ class Conversation:
     The half of the first sender comes first.
     """
 
+    spool: Spool
     halves: dict[Endpoint, Half] = field(default_factory=dict)
     reset_in: int | None = None
     ignored: Counter[str] = field(default_factory=Counter)
@@ -439,7 +491,10 @@ class Conversation:
     def add(self, segment: Segment) -> None:
         """Adds a segment of this connection."""
         if not self.halves:
-            self.halves = {segment.source: Half(), segment.destination: Half()}
+            ends = segment.source, segment.destination
+            for end, other_end in (ends, ends[::-1]):
+                kept = (Segments(self.spool, end, other_end) for _ in range(2))
+                self.halves[end] = Half(*kept)
         half, other = self.halves[segment.source], self.halves[segment.destination]
         if segment.flags & RST:
             self._reset(segment, half, other)
@@ -498,6 +553,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.found: list[Conversation] = []
+        self._spool = Spool()
         self._current: dict[tuple[Endpoint, Endpoint], Conversation] = {}
 
     def take(self, segment: Segment) -> None:
@@ -507,7 +563,7 @@ class Connections:
         current = self._current.get(key)
         if current is None or not current.follows(segment):
             stray = None if current is None else current.stray
-            current = self._current[key] = Conversation()
+            current = self._current[key] = Conversation(self._spool)
             self.found.append(current)
             if stray is not None and stray is not segment:
                 current.add(stray)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from heapq import merge
+from operator import itemgetter
+from typing import overload
 
 from ...hdl.spec.config import RnicConfig
 from .capture import Capture, Direction
@@ -18,13 +22,16 @@ from .sctp_frames import SctpFrame
 from .sctp_traffic import SctpTraffic, walk
 from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
+#: Opcode and Queue Number of a Terminate, RFC 5040 section 4.
+_TERMINATE = 7, 2
+
 
 @dataclass(frozen=True)
 class Traffic:
     """All streams of a capture, all FPDUs in order of arrival, and its SCTP."""
 
     streams: tuple[Stream, ...]
-    arrivals: tuple[Arrival, ...]
+    arrivals: Sequence[Arrival]
     notes: tuple[str, ...] = ()
     #: For streams whose markers are not where RFC 5044 puts them: the position of the first such
     #: marker.
@@ -41,6 +48,70 @@ class Traffic:
         hosts = [stream.destination.address for stream in self.streams]
         return list(dict.fromkeys([*hosts, *(self.sctp.hosts if self.sctp else ())]))
 
+    @property
+    def longest(self) -> int:
+        """The octets of the longest FPDU."""
+        return self._facts[0]
+
+    @property
+    def terminates(self) -> list[Arrival]:
+        """The segments that are Terminates of RDMAP (RFC 5040 section 4.8)."""
+        return self._facts[1]
+
+    @cached_property
+    def _facts(self) -> tuple[int, list[Arrival]]:
+        longest, found = 0, []
+        for arrival in self.arrivals:
+            longest = max(longest, len(arrival.raw))
+            header = arrival.header
+            if isinstance(header, Untagged) and (header.opcode, header.queue) == _TERMINATE:
+                found.append(arrival)
+        return longest, found
+
+
+class _Arrivals(Sequence[Arrival]):
+    """The FPDUs of streams in order of arrival, which are cut again each time they are asked for.
+
+    Parameters
+    ----------
+    directions
+        Each stream with its direction.
+    """
+
+    def __init__(self, directions: Iterable[tuple[Stream, Direction]]) -> None:
+        self._directions = tuple(directions)
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[Arrival]:
+        counts: dict[str, int] = {}
+        # Stable: the FPDUs of a frame stay in order.
+        for frame, stream, position, raw in merge(
+            *(self._of(*each) for each in self._directions), key=itemgetter(0)
+        ):
+            address = stream.destination.address
+            counts[address] = counts.get(address, 0) + 1
+            yield Arrival(stream, counts[address], frame, position, raw)
+        self._count = sum(counts.values())
+
+    @staticmethod
+    def _of(stream: Stream, direction: Direction) -> Iterator[tuple[int, Stream, int, bytes]]:
+        return ((frame, stream, position, raw) for frame, position, raw in cut(direction))
+
+    def __len__(self) -> int:
+        if self._count is None:
+            self._count = sum(1 for _ in self)
+        return self._count
+
+    def __bool__(self) -> bool:
+        return next(iter(self), None) is not None
+
+    @overload
+    def __getitem__(self, index: int) -> Arrival: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Arrival]: ...
+    def __getitem__(self, index: int | slice) -> Arrival | Sequence[Arrival]:
+        return [*self][index]
+
 
 def traffic_of(capture: Capture) -> Traffic:
     """Cuts every direction of a capture into FPDUs."""
@@ -48,7 +119,7 @@ def traffic_of(capture: Capture) -> Traffic:
     notes: list[str] = []
     left_out: list[LeftOut] = []
     unframed: dict[int, int] = {}
-    found: list[tuple[int, Stream, int, bytes]] = []
+    found: list[tuple[Stream, Direction]] = []
     directions = [
         (number, direction)
         for number, connection in enumerate(capture.connections)
@@ -72,13 +143,7 @@ def traffic_of(capture: Capture) -> Traffic:
                 for qn, msn in stream.msns
             ]
         streams.append(stream)
-        end = stream.position
-        for frame, position, raw in cut(direction):
-            found.append((frame, stream, position, raw))
-            end = position + len(raw)
-        last = direction.chunks[-1]
-        if rest := last.position + len(last.octets) - end:
-            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
+        found.append((stream, direction))
         if direction.markers and (wrong := _wrong_marker(direction)) is not None:
             unframed[stream.number] = wrong
             notes.append(
@@ -86,15 +151,10 @@ def traffic_of(capture: Capture) -> Traffic:
                 " does not conform to RFC 5044 section 4.3,"
                 " so this sender's markers are elsewhere and its framing cannot be followed"
             )
-    found.sort(key=lambda item: item[0])  # stable: the FPDUs of a frame stay in order
-    counts: dict[str, int] = {}
-    arrivals = []
-    for frame, stream, position, raw in found:
-        address = stream.destination.address
-        counts[address] = counts.get(address, 0) + 1
-        arrivals.append(Arrival(stream, counts[address], frame, position, raw))
+    arrivals = _Arrivals(found)
+    ends = {stream.number: stream.position for stream in streams}
     misnumbered: dict[int, int] = {}
-    for arrival, expected in _wrong_numbers(arrivals, unframed):
+    for arrival, expected in _wrong_numbers(arrivals, unframed, ends):
         header = arrival.header
         assert isinstance(header, Untagged)
         misnumbered[arrival.stream.number] = arrival.order
@@ -103,9 +163,13 @@ def traffic_of(capture: Capture) -> Traffic:
             f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 requires"
             f" {expected}; its receiver cannot accept it, so the stream ends there"
         )
+    for stream, direction in found:
+        last = direction.chunks[-1]
+        if rest := last.position + len(last.octets) - ends[stream.number]:
+            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
     return Traffic(
         tuple(streams),
-        tuple(arrivals),
+        arrivals,
         tuple(notes),
         unframed,
         misnumbered,
@@ -183,19 +247,19 @@ def _wrong_marker(direction: Direction) -> int | None:
 
 
 def _wrong_numbers(
-    arrivals: list[Arrival], unframed: dict[int, int]
+    arrivals: Iterable[Arrival], unframed: dict[int, int], ends: dict[int, int]
 ) -> Iterator[tuple[Arrival, int]]:
     """Yields each stream's first segment with a wrong MSN, and the right MSN.
 
     Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
     2^32) with each DDP Message" of the queue. Segments after an error of another kind are not
-    checked.
+    checked. ``ends`` gets the position after the last segment of each stream.
     """
     numbers: dict[tuple[int, int], int] = {}
     over: set[int] = set()
     for arrival in arrivals:
         stream, header = arrival.stream.number, arrival.header
-        end = arrival.position + len(arrival.raw)
+        ends[stream] = end = arrival.position + len(arrival.raw)
         if header is None or not arrival.digest_is_good or end > unframed.get(stream, end):
             over.add(stream)
         if stream in over or not isinstance(header, Untagged):
@@ -215,6 +279,8 @@ def with_sctp(
     traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
 ) -> Traffic:
     """Returns the traffic with the SCTP of the same capture; segments are counted over both."""
+    if not (frames := tuple(frames)):
+        return traffic
     brought: dict[str, list[int]] = {}
     for arrival in traffic.arrivals:
         brought.setdefault(arrival.endpoint, []).append(arrival.frame)

@@ -243,7 +243,7 @@ def _grown(
     traffic: Traffic, regions: list[Region], config: RnicConfig
 ) -> tuple[RnicConfig, list[str]]:
     notes = []
-    longest = max((len(arrival.raw) for arrival in traffic.arrivals), default=0)
+    longest = traffic.longest
     if longest > 4 * config.longest_fpdu:
         while longest > 4 * config.longest_fpdu:
             config = replace(config, buffer_octets=2 * config.buffer_octets)

@@ -53,6 +53,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...hdl.spec.config import LIMITS
 from ...hdl.spec.ddp import (
     MESSAGE_TOO_LONG,
     NO_BUFFER,
@@ -70,6 +71,8 @@ from ..capture.traffic import Traffic
 MEMORY_LIMIT = 1 << 29
 #: The STag table grows up to this many entries. Beyond that, regions that share an entry alternate.
 LARGEST_TABLE = 1 << 16
+#: STags with different entries in this table have different ones in each larger table.
+_SMALLEST_TABLE = LIMITS["stags"][0]
 #: A derived region longer than this is split where at least ``_HOLE`` octets were not touched: the
 #: STag was then used for several regions.
 _LONGEST = 1 << 28
@@ -89,7 +92,6 @@ _RDMAP_QUEUES = 3
 # RDMAP, RFC 5040 section 4.3
 _READ_REQUEST = 1
 _SEND_INVALIDATE = (4, 6)
-_TERMINATE = 7
 
 #: The rights of a remote peer, by their word in a region file and in reports.
 RIGHTS = {"write": Access.REMOTE_WRITE, "read": Access.REMOTE_READ}
@@ -456,10 +458,9 @@ def refusals(traffic: Traffic) -> list[Refusal]:
     """Returns every Terminate, with the stream that it ends and the segment that it refuses."""
     reverse = {(stream.connection, stream.destination): stream for stream in traffic.streams}
     found: list[Refusal] = []
-    for arrival in traffic.arrivals:
+    for arrival in traffic.terminates:
         header = arrival.header
-        if not isinstance(header, Untagged) or header.opcode != _TERMINATE or header.queue != 2:
-            continue
+        assert isinstance(header, Untagged)
         ended = reverse.get((arrival.stream.connection, arrival.stream.source))
         if ended is None or ended is arrival.stream or len(header.payload) < 4:
             continue
@@ -514,16 +515,17 @@ def invalidated(arrival: Arrival) -> int | None:
 
 @dataclass
 class _Use:
-    """Octets of an STag in which a segment was placed, after ``after`` segments had arrived at the
-    host.
+    """Octets of an STag in which segments were placed, one after the other.
 
-    ``after`` is None for the sink of an RDMA Read that may still be answered.
+    ``after`` segments had arrived at the host before the first of these, and ``last`` before the
+    last one; None for the sink of an RDMA Read that may still be answered.
     """
 
     after: int | None
+    last: int | None
     stag: int
     to: int
-    length: int
+    end: int
 
 
 @dataclass
@@ -533,6 +535,22 @@ class _Host:
     uses: list[_Use] = field(default_factory=list)
     revokes: list[tuple[int, int]] = field(default_factory=list)  # (after how many segments, STag)
     empty: dict[int, int] = field(default_factory=dict)  # TO by STag, if only bounds were refused
+    latest: dict[int, _Use] = field(default_factory=dict)  # by the entry of the smallest table
+
+    def use(self, after: int, stag: int, to: int, length: int) -> None:
+        """Adds octets in which a segment was placed; neighbours of those before extend these."""
+        entry = slot(stag, _SMALLEST_TABLE)
+        before = self.latest.get(entry)
+        if before is not None and before.stag == stag and before.to <= to <= before.end:
+            before.end, before.last = max(before.end, to + length), after
+            return
+        self.latest[entry] = _Use(after, after, stag, to, to + length)
+        self.uses.append(self.latest[entry])
+
+    def revoke(self, after: int, stag: int) -> None:
+        """Adds a revocation of an STag."""
+        self.revokes.append((after, stag))
+        self.latest.pop(slot(stag, _SMALLEST_TABLE), None)
 
 
 def stream_ends(traffic: Traffic) -> dict[int, int]:
@@ -571,8 +589,9 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
     """
     hosts: dict[str, _Host] = {address: _Host() for address in traffic.endpoints}
     ends = stream_ends(traffic)
-    refused = {id(refusal.arrival): refusal for refusal in refusals(traffic) if refusal.of_tagged}
-    unheard = {id(refusal.arrival) for refusal in refusals(traffic) if refusal.of_buffer}
+    found = refusals(traffic)
+    refused = {_place(refusal.arrival): refusal for refusal in found if refusal.of_tagged}
+    unheard = {_place(refusal.arrival) for refusal in found if refusal.of_buffer}
     over: set[int] = set()  # streams after their first error
     for arrival in traffic.arrivals:
         stream, header, host = arrival.stream, arrival.header, hosts[arrival.endpoint]
@@ -585,22 +604,22 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
             header is None
             or not arrival.digest_is_good
             or arrival.order == traffic.misnumbered.get(stream.number)
-            or id(arrival) in refused
-            or id(arrival) in unheard
+            or _place(arrival) in refused
+            or _place(arrival) in unheard
             or (isinstance(header, Untagged) and header.queue >= QUEUES)
         ):
             over.add(stream.number)
         elif isinstance(header, Tagged):
             if header.length and header.to + header.length <= 1 << 64:
-                host.uses.append(_Use(arrival.order - 1, *header))
+                host.use(arrival.order - 1, *header)
         elif (stag := invalidated(arrival)) is not None:
-            host.revokes.append((arrival.order, stag))
+            host.revoke(arrival.order, stag)
         elif header.opcode == _READ_REQUEST and header.queue == 1 and len(header.payload) >= 28:
             to, length = struct.unpack_from(">QI", header.payload, 4)
             sink = struct.unpack_from(">I", header.payload)[0]
             reader = stream.source.address
             if length and to + length <= 1 << 64 and reader in hosts:
-                hosts[reader].uses.append(_Use(None, sink, to, length))
+                hosts[reader].uses.append(_Use(None, None, sink, to, to + length))
     for refusal in refused.values():
         _make_refusable(hosts[refusal.stream.destination.address], refusal)
 
@@ -625,6 +644,11 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
         if refusal.arrival is not None and _would_take(timed, refusal.arrival):
             ends[refusal.stream.number] = refusal.arrival.order - 1
     return Derived(timed, size, ends)
+
+
+def _place(arrival: Arrival | None) -> tuple[str, int] | None:
+    """Returns host and order of a segment, which no other segment has."""
+    return None if arrival is None else (arrival.endpoint, arrival.order)
 
 
 def _would_take(regions: list[Region], arrival: Arrival) -> bool:
@@ -655,7 +679,7 @@ def _make_refusable(host: _Host, refusal: Refusal) -> None:
             # The receiver knows the STag. Registered without octets, it refuses for the same
             # reason.
             host.empty[header.stag] = header.to
-    elif uses and max(use.after or 0 for use in uses) <= before:
+    elif uses and max(use.last or 0 for use in uses) <= before:
         host.revokes.append((before, header.stag))
 
 
@@ -663,7 +687,7 @@ def _ranges(address: str, host: _Host) -> list[Region]:
     """Returns one region for each STag; several where its uses lie too far apart."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for use in host.uses:
-        spans.setdefault(use.stag, []).append((use.to, use.to + use.length))
+        spans.setdefault(use.stag, []).append((use.to, use.end))
     regions = []
     for stag, ranges in spans.items():
         ranges.sort()

@@ -492,9 +492,8 @@ class Conversation:
         """Adds a segment of this connection."""
         if not self.halves:
             ends = segment.source, segment.destination
-            for end, other_end in (ends, ends[::-1]):
-                kept = (Segments(self.spool, end, other_end) for _ in range(2))
-                self.halves[end] = Half(*kept)
+            for way in (ends, ends[::-1]):
+                self.halves[way[0]] = Half(Segments(self.spool, *way), Segments(self.spool, *way))
         half, other = self.halves[segment.source], self.halves[segment.destination]
         if segment.flags & RST:
             self._reset(segment, half, other)

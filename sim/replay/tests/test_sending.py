@@ -98,6 +98,7 @@ def within(header: Header, tagged: bool) -> bool:
 def test_a_changed_bit_within_a_message_is_found(tagged: bool, octet: int, bit: int) -> None:
     """The FPDU's CRC is right for the changed octets: its sender has sent it like that."""
     found = traffic(WORKLOAD)
+    found = replace(found, arrivals=tuple(found.arrivals))
     arrival = next(
         each
         for each in found.arrivals

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from ddp_rnic.sim.engines.verilator import verilog
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "use"
 #: The most lines of a use.
 MOST = 60
+needs_litex = pytest.mark.skipif(not find_spec("litex"), reason="LiteX is not installed")
 
 
 def block(page: str, kind: str) -> list[str]:
@@ -79,6 +81,38 @@ def test_a_page_shows_one_use_of_at_most_60_lines(page: str) -> None:
 def test_a_use_prints_what_its_page_says(page: str, tmp_path: Path) -> None:
     prepare(page, tmp_path)
     assert block(page, "text")[0] in run(commands(page)[0], tmp_path)
+
+
+@needs_icarus
+@needs_litex
+def test_litex_makes_verilog_of_the_soc_that_fits_the_rnic(tmp_path: Path) -> None:
+    """LiteX's simulator takes minutes to build; the next test runs it."""
+    prepare("litex", tmp_path)
+    text = (tmp_path / "litex_soc.py").read_text(encoding="utf-8")
+    made = text.replace("verbose=False", "run=False")
+    assert made != text
+    (tmp_path / "litex_soc.py").write_text(made, encoding="utf-8")
+    run(commands("litex")[0], tmp_path)
+    command = "iverilog -g2012 -Wportbind -t null -s sim build/sim.v rnic.v"
+    assert run(f"{command} 2>&1", tmp_path) == []
+    # A port that the RNIC does not have is noticed.
+    verilog = tmp_path / "build" / "sim.v"
+    verilog.write_text(
+        verilog.read_text(encoding="utf-8").replace(".m_axi_wstrb", ".m_axi_wstrobe")
+    )
+    with pytest.raises(AssertionError, match="m_axi_wstrobe"):
+        run(command, tmp_path)
+
+
+@pytest.mark.long
+@needs_litex
+@pytest.mark.skipif(
+    not (shutil.which("verilator") and Path("/usr/include/json-c").exists()),
+    reason="LiteX's simulator needs packages that are not on PyPI; docs/use/litex.md names them",
+)
+def test_litex_simulates_the_soc_as_the_page_says(tmp_path: Path) -> None:
+    prepare("litex", tmp_path)
+    assert block("litex", "text")[0] in run(commands("litex")[0], tmp_path)
 
 
 @pytest.mark.long

@@ -25,9 +25,10 @@ from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
 from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
+from .send.repeats import Repeat
 from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
-from .send.sent import SendBinding
+from .send.sent import Released, SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
@@ -36,7 +37,7 @@ from .spec.stag import FIELDS
 __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
-_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell")
+_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -82,6 +83,9 @@ def send_control(config):
         "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
         "consumer": In(16),
+        "released": Out(stream.Signature(Released(streams))),
+        "repeat": Out(stream.Signature(Repeat(streams))),
+        "repeating": In(1),
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
         "msns": Out(stream.Signature(NextMsn(streams))),
         "look": Out(range(streams)),
@@ -403,18 +407,32 @@ class Control(wiring.Component):
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
+    def _repeat(self, registers):
+        """Yields the assignments of a segment that is to be sent again."""
+        repeat, entry = self.send.repeat.payload, registers.repeat_entry
+        for name, value in (
+            ("stream", registers.send_stream), ("entry", entry), ("entries", entry[16:]),
+            ("response", entry[24]), ("offset", registers.repeat_offset),
+            ("length", registers.repeat_length), ("msn", registers.repeat_msn),
+            ("sequence", registers.repeat_sequence),
+        ):
+            yield repeat[name].eq(value)
+
     def _send(self, m, registers):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
-        doorbell = Signal(32)
+        doorbell, released = Signal(32), Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
             has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
         ]
-        m.d.comb += doorbell.eq(registers.send_doorbell)
+        m.d.comb += [
+            doorbell.eq(registers.send_doorbell),
+            released.eq(registers.send_released),
+        ]
         for command, name, allowed in (
             (registers.send_commit, "set", known),
             (registers.send_commit, "opens", known),
@@ -422,6 +440,8 @@ class Control(wiring.Component):
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
             (registers.send_rings, "doorbell", self._known(doorbell[16:])),
+            (registers.send_releases, "released", self._known(released[16:31])),
+            (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
         ):
             port = getattr(send, name)
@@ -451,6 +471,11 @@ class Control(wiring.Component):
                 has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
             send.doorbell.payload.stream.eq(doorbell[16:]),
             send.doorbell.payload.producer.eq(doorbell),
+            send.released.payload.stream.eq(released[16:]),
+            send.released.payload.index.eq(released),
+            send.released.payload.signaled.eq(released[31]),
+            send.bind.payload.repeats.eq(registers.send_ring_size[24]),
+            *self._repeat(registers),
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),
@@ -460,7 +485,8 @@ class Control(wiring.Component):
             send.msns.payload.msn.eq(registers.send_msn),
             send.look.eq(number),
             registers.send_state.eq(
-                Cat(found.open, found.failed, found.response, C(0, 13), found.answered)),
+                Cat(found.open, found.failed, found.response, send.repeating, found.lost, C(0, 11),
+                    found.answered)),
         ]
         if self.config.responder:
             slots, ring = send.slots.payload, registers.response_slots

@@ -343,7 +343,8 @@ class ErrorEvent:
 @dataclass(frozen=True)
 class Fpdu:
     """An FPDU that a device sent: its stream, the LLP sequence number of its first octet, and the
-    cycles in which its first and its last beat left.
+    cycles in which its first and its last beat left. ``record`` is a number with the fields of
+    :data:`~....hdl.spec.send.RECORD`.
     """
 
     stream: int
@@ -351,6 +352,7 @@ class Fpdu:
     octets: bytes
     first: int
     last: int
+    record: int = 0
 
 
 @dataclass(frozen=True)

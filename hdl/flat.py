@@ -35,7 +35,7 @@ class FlatRnic(wiring.Component):
     A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory. AXI4 has
     one width for all IDs of an interface, so AWID is as wide as ARID, and always 0;
     ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``;
-    ``tuser[91:32]`` is the FPDU's record (:data:`~.spec.send.RECORD`).
+    ``tuser[95:32]`` is the FPDU's record (:data:`~.spec.send.RECORD`).
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """

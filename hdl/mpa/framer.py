@@ -15,7 +15,7 @@ from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Beat, Skid, Stage, Store, delayed
-from ..spec.send import RECORD
+from ..spec.send import RECORD, RECORD_OCTETS
 from .intake import LlpBeat, LlpSettings
 
 __all__ = ["FpduBeat", "FpduHead", "Framer", "SentRecord"]
@@ -26,11 +26,12 @@ SPACING = 128
 QUEUE = 32
 
 
-class SentRecord(data.StructLayout):
-    """The record of an FPDU: the fields of :data:`~..spec.send.RECORD`."""
+class SentRecord(data.FlexibleLayout):
+    """The record of an FPDU: 8 octets with the fields of :data:`~..spec.send.RECORD`."""
 
     def __init__(self):
-        super().__init__({field.name: field.bits for field in RECORD})
+        super().__init__(8 * RECORD_OCTETS, {
+            name: data.Field(bits, 8 * octet + bit) for name, octet, bit, bits, _ in RECORD})
 
 
 class FpduHead(data.StructLayout):

@@ -103,8 +103,8 @@ class RingReader(wiring.Component):
 
     A segment that is to be sent again waits for at most one turn, and delays a turn by one such
     segment at most. It is given up if its message has no entries or more than the ring; and if it
-    is one of a Read Response whose request is half of the slots before the next one to be answered:
-    the peer would not have sent so many requests if it had not received that response.
+    is one of a Read Response whose request is more than half of the slots before the next one to be
+    answered: the peer would not have sent so many requests if it had not received that response.
 
     Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
@@ -391,7 +391,8 @@ class RingReader(wiring.Component):
             m.d.comb += fits.eq(0)
             if self.responses:
                 found = self.responses.found
-                m.d.comb += fits.eq(~(((found.start - repeat.entry)[:16] << 1) >> found.size).any())
+                behind = (found.start - repeat.entry)[:16]
+                m.d.comb += fits.eq(behind << 1 <= 1 << found.size)
         with m.If(repeats):
             m.d.comb += [
                 chosen.valid.eq(fits),

@@ -327,10 +327,11 @@ class SentCompletions(wiring.Component):
     def _release(self, m, now, becomes, released):
         """Ends the messages of an account that are released."""
         with m.If(now.repeats & (released.index != now.good)):
-            reports = released.signaled | now.owes[1:].any()
+            behind = released.index != now.left
+            reports = released.signaled | (now.owes[1:].any() & ~behind)
             m.d.comb += [
                 becomes.good.eq(released.index),
-                becomes.behind.eq(released.index != now.left),
+                becomes.behind.eq(behind),
                 becomes.silent.eq(~reports),
                 becomes.owes[0].eq(now.owes[0] | reports),
             ]

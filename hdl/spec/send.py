@@ -15,11 +15,12 @@ from enum import IntEnum, IntFlag
 from .completion import Field
 
 __all__ = [
-    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "RECORD", "Flag", "Kind", "Message", "Piece",
-    "Record"]
+    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "RECORD", "RECORD_OCTETS", "Flag", "Kind",
+    "Message", "Piece", "Record"]
 
 ENTRY = 64  #: octets of an entry of the send ring
 PIECE_OCTETS = 16
+RECORD_OCTETS = 8
 #: Where the pieces, or the octets inline, begin in a message's first entry.
 _BODY = 32
 
@@ -65,12 +66,12 @@ PIECE = (
 RECORD = (
     Field("entry", 0, 0, 16, "Index into the send ring of the first entry of its message; response:"
           " Read Responses that had left whole before, as in SEND_STATE."),
-    Field("offset", 2, 0, 32, "Octets of the message before those of the FPDU."),
-    Field("entries", 6, 0, 8, "Entries of the message; response: 0."),
-    Field("response", 7, 0, 1, "The message is a Read Response."),
-    Field("ends", 7, 1, 1, "The FPDU is the last one of its message."),
-    Field("signaled", 7, 2, 1, "The message has the flag SIGNALED."),
-    Field("repeat", 7, 3, 1, "The FPDU was sent before."),
+    Field("entries", 2, 0, 8, "Entries of the message; response: 0."),
+    Field("response", 3, 0, 1, "The message is a Read Response."),
+    Field("ends", 3, 1, 1, "The FPDU is the last one of its message."),
+    Field("signaled", 3, 2, 1, "The message has the flag SIGNALED."),
+    Field("repeat", 3, 3, 1, "The FPDU was sent before."),
+    Field("offset", 4, 0, 32, "Octets of the message before those of the FPDU."),
 )
 
 
@@ -100,12 +101,17 @@ class Record:
     """A decoded :data:`RECORD`. A response has as ``entry`` the number of responses before it."""
 
     entry: int
-    offset: int
     entries: int
     response: int
     ends: int
     signaled: int
     repeat: int
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """The record as a number, whose lowest octet is the first one."""
+        return sum(getattr(self, name) << 8 * octet + bit for name, octet, bit, _, _ in RECORD)
 
     @classmethod
     def decode(cls, number: int) -> "Record":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER
@@ -143,7 +145,7 @@ class QP(KnownQP):
         self.half_closed = False
         self._shut = False  # whether this side has asked for a graceful teardown
         self._out: list[bytes] = []
-        self._repeated: list[bytes] = []
+        self._repeated: list[tuple[int, bytes]] = []
         self._half: SendingHalf | None = None  # also after the stream's end
         #: Called by any thread, with the context locked, when there are octets to send, and when
         #: the queue pair has ended.
@@ -388,10 +390,13 @@ class QP(KnownQP):
         """Returns the octets to send next. Each octet is returned once."""
         return b"".join(self.pieces_to_send())
 
-    def pieces_to_send(self) -> list[bytes]:
-        """Returns the same octets in pieces, one for each FPDU."""
+    def pieces_to_send(self, most: int | None = None) -> list[bytes]:
+        """Returns the same octets in pieces, one for each FPDU; as many as ``most`` octets hold."""
         with self.context.lock:
-            pieces, self._out = self._out, []
+            count = len(self._out)
+            if most is not None:
+                count = bisect_right(list(accumulate(map(len, self._out))), most)
+            pieces, self._out = self._out[:count], self._out[count:]
             if (sending := self.stream.sending) is not None:
                 sending.take(sum(map(len, pieces)))
             # A peer that does not take its answers has at most IRD of them here. Where the stream
@@ -417,12 +422,12 @@ class QP(KnownQP):
         with self.context.lock:
             return self._half is not None and self._half.repeat(position, self._repeat)
 
-    def _repeat(self, fpdu: bytes) -> None:
-        self._repeated.append(fpdu)
+    def _repeat(self, position: int, octets: bytes) -> None:
+        self._repeated.append((position, octets))
         self.notify()
 
-    def repeats_to_send(self) -> list[bytes]:
-        """Returns the FPDUs that were asked for again, in that order."""
+    def repeats_to_send(self) -> list[tuple[int, bytes]]:
+        """Returns the FPDUs that were asked for again and have left, each with its position."""
         with self.context.lock:
             pieces, self._repeated = self._repeated, []
             return pieces

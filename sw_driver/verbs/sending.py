@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from ...hdl.spec import commands, regs
@@ -167,7 +166,7 @@ class SendingHalf:
         # those that were asked for again, and who takes them; the index after the last message that
         # left, and after those that have arrived.
         self._left: deque[_Left] = deque()
-        self._again: deque[tuple[_Left, Callable[[bytes], object]]] = deque()
+        self._again: deque[tuple[_Left, Callable[[int, bytes], object]]] = deque()
         self._gone = self._arrived = 0
         # No message waits for its release any more. FPDUs that may be asked for again even when the
         # stream has ended: the host keeps them, by their positions.
@@ -335,7 +334,7 @@ class SendingHalf:
         if not self._settings.keeps:
             record = Record.decode(fpdu.record)
             if record.repeat:
-                expected = self._again[0][0].position
+                expected = self._due(fpdu.sequence)
         if fpdu.sequence != expected % (1 << 32):
             raise TransportError(
                 f"an FPDU of stream {self._stream.number} left with the LLP sequence number"
@@ -372,12 +371,13 @@ class SendingHalf:
         """Lets the messages end whose entries are before an index."""
         self._context.registers.start(commands.release(self._stream.number, index))
 
-    def repeat(self, position: int, take: Callable[[bytes], object]) -> bool:
+    def repeat(self, position: int, take: Callable[[int, bytes], object]) -> bool:
         """Asks for the FPDU again that has the octet at a position in the LLP stream.
 
-        ``take`` gets it once it has left. It does not come if the device cannot read its octets any
-        more, which ends the stream. Returns False if no FPDU is asked for: the peer has received
-        that octet, or it has not left, or the stream has ended without a last message.
+        ``take`` gets its position and its octets once it has left. It does not come if the device
+        cannot read its octets any more, which ends the stream. Returns False if no FPDU is asked
+        for: the peer has received that octet, or it has not left, or the stream has ended without
+        a last message.
         """
         if (
             self._broken
@@ -391,12 +391,12 @@ class SendingHalf:
         if position >= fpdu.end:
             return False
         if self._kept is not None:
-            take(self._kept[fpdu.position])
+            take(fpdu.position, self._kept[fpdu.position])
         else:
             self._ask(fpdu, take)
         return True
 
-    def _ask(self, fpdu: _Left, take: Callable[[bytes], object]) -> None:
+    def _ask(self, fpdu: _Left, take: Callable[[int, bytes], object]) -> None:
         record = fpdu.record
         entry = record.entry + (Responder.FIRST if record.response else 0)
         self._again.append((fpdu, take))
@@ -408,6 +408,14 @@ class SendingHalf:
             )
         )  # fmt: skip
 
+    def _due(self, sequence: int) -> int:
+        """Returns the position of the FPDU that leaves again next. The device gives up those of
+        Read Responses that the peer must have received, because it has asked for more.
+        """
+        while len(self._again) > 1 and self._again[0][0].position % (1 << 32) != sequence:
+            self._again.popleft()
+        return self._again[0][0].position
+
     def _leave_again(self, octets: bytes) -> None:
         fpdu, take = self._again.popleft()
         if len(octets) != fpdu.end - fpdu.position:
@@ -415,7 +423,7 @@ class SendingHalf:
                 f"an FPDU of stream {self._stream.number} has {len(octets)} octets, where it had"
                 f" {fpdu.end - fpdu.position} before: do not change the send ring"
             )
-        take(octets)
+        take(fpdu.position, octets)
 
     def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
@@ -490,7 +498,7 @@ class SendingHalf:
         yield from self._draining()
         kept: dict[int, bytes] = {}
         for fpdu in self._left:
-            self._ask(fpdu, partial(kept.__setitem__, fpdu.position))
+            self._ask(fpdu, kept.__setitem__)
         deadline = time.monotonic() + PATIENCE
         while len(kept) < len(self._left) and not self._broken:
             if time.monotonic() > deadline:

@@ -407,31 +407,32 @@ class Control(wiring.Component):
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
-    def _repeat(self, registers):
-        """Yields the assignments of a segment that is to be sent again."""
-        repeat, entry = self.send.repeat.payload, registers.repeat_entry
-        for name, value in (
-            ("stream", registers.send_stream), ("entry", entry), ("entries", entry[16:]),
-            ("response", entry[24]), ("offset", registers.repeat_offset),
-            ("length", registers.repeat_length), ("msn", registers.repeat_msn),
-            ("sequence", registers.repeat_sequence),
+    def _payloads(self, registers):
+        """Yields the assignments of doorbells, of releases, and of segments to be sent again."""
+        doorbell, released = registers.send_doorbell, registers.send_released
+        entry = registers.repeat_entry
+        for port, fields in (
+            ("doorbell", {"stream": doorbell[16:], "producer": doorbell}),
+            ("released", {
+                "stream": released[16:31], "index": released, "signaled": released[31]}),
+            ("repeat", {
+                "stream": registers.send_stream, "entry": entry, "entries": entry[16:],
+                "response": entry[24], "offset": registers.repeat_offset,
+                "length": registers.repeat_length, "msn": registers.repeat_msn,
+                "sequence": registers.repeat_sequence}),
         ):
-            yield repeat[name].eq(value)
+            for name, value in fields.items():
+                yield getattr(self.send, port).payload[name].eq(value)
 
     def _send(self, m, registers):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
-        doorbell, released = Signal(32), Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
             has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
-        ]
-        m.d.comb += [
-            doorbell.eq(registers.send_doorbell),
-            released.eq(registers.send_released),
         ]
         for command, name, allowed in (
             (registers.send_commit, "set", known),
@@ -439,8 +440,8 @@ class Control(wiring.Component):
             (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
-            (registers.send_rings, "doorbell", self._known(doorbell[16:])),
-            (registers.send_releases, "released", self._known(released[16:31])),
+            (registers.send_rings, "doorbell", self._known(registers.send_doorbell[16:])),
+            (registers.send_releases, "released", self._known(registers.send_released[16:31])),
             (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
         ):
@@ -469,13 +470,8 @@ class Control(wiring.Component):
             send.bind.payload.stream.eq(number),
             send.bind.payload.queue.eq(Mux(
                 has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
-            send.doorbell.payload.stream.eq(doorbell[16:]),
-            send.doorbell.payload.producer.eq(doorbell),
-            send.released.payload.stream.eq(released[16:]),
-            send.released.payload.index.eq(released),
-            send.released.payload.signaled.eq(released[31]),
             send.bind.payload.repeats.eq(registers.send_ring_size[24]),
-            *self._repeat(registers),
+            *self._payloads(registers),
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["SLOT_BITS", "Repeat", "RepeatTurn", "Repeats"]
 
-#: Bits of the number of a slot: so many segments may be on their way again.
+#: Bits of the number of a slot, one for each segment that is on its way again.
 SLOT_BITS = 3
 
 

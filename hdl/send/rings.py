@@ -104,7 +104,7 @@ class RingReader(wiring.Component):
     A segment that is to be sent again waits for at most one turn, and delays a turn by one such
     segment at most. It is given up if its message has no entries or more than the ring; and if it
     is one of a Read Response whose request is more than half of the slots before the next one to be
-    answered: the peer would not have sent so many requests if it had not received that response.
+    answered: the peer sends that many requests only after it has received the response.
 
     Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.

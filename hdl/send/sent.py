@@ -260,16 +260,14 @@ class SentCompletions(wiring.Component):
             with m.Case(_Op.BIND):
                 m.d.comb += [
                     becomes.eq(0),
-                    becomes.queue.eq(bound.queue),
-                    becomes.repeats.eq(bound.repeats),
+                    *(becomes[name].eq(bound[name]) for name in ("queue", "repeats")),
                     becomes.listed.eq(now.listed & ~now.parked),
                 ]
-            with m.Case(_Op.ENDED):
-                self._end(m, now, becomes, message)
-                m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
-                             becomes.listed.eq(now.listed | _reported(becomes).any())]
-            with m.Case(_Op.RELEASE):
-                self._release(m, now, becomes, released)
+            with m.Case(_Op.ENDED, _Op.RELEASE):
+                with m.If(op_2 == _Op.ENDED):
+                    self._end(m, now, becomes, message)
+                with m.Else():
+                    self._release(m, now, becomes, released)
                 m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
                              becomes.listed.eq(now.listed | _reported(becomes).any())]
             with m.Case(_Op.FINISH):

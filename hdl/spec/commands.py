@@ -231,7 +231,7 @@ def repeat(
     stream: int, sequence: int, *, entry: int, entries: int, offset: int, length: int,
     msn: int = 0, response: bool = False,
 ) -> tuple[Write, ...]:  # fmt: skip
-    """Has an FPDU sent again; the arguments are those of the ``REPEAT`` registers."""
+    """Sends an FPDU again; the arguments are those of the ``REPEAT`` registers."""
     where = regs.pack(
         "REPEAT_ENTRY", entry=entry & 0xFFFF, entries=entries, response=response)
     return (

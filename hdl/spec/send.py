@@ -1,5 +1,5 @@
-"""Declares the entries of the send ring, and the records of what was sent. The flags FENCE and LAST
-have no effect yet.
+"""Declares the entries of the send ring, and the records of FPDUs. The flags FENCE and LAST have no
+effect yet.
 
 A message is one entry of 64 octets or several. Its first entry has the message's header, and then
 two pieces or 32 octets inline; each further entry has four pieces or 64 octets.

@@ -32,7 +32,7 @@ __all__ = ["SendPlan", "send_plans"]
 
 #: Base-2 logarithm of the entries of a ring.
 RING = 9
-#: Of so many FPDUs of a device, one is asked for again.
+#: One in this number of FPDUs is asked for again.
 _AGAIN = 3
 #: Octets between the messages in memory, which no message has, so that no two begin alike.
 _GAP = 13
@@ -81,7 +81,7 @@ class SendPlan:
         for fpdu in outcome.fpdus:
             record = Record.decode(fpdu.record)
             sent[fpdu.stream, record.repeat].append((fpdu, record))
-        found = []
+        found: list[Difference] = []
         for number, (posts, records, again) in enumerate(
             zip(self.posts, self.records, self.again, strict=True)
         ):
@@ -179,7 +179,7 @@ class _Planner:
             self._plan.again[stream.number],
             0,
         )
-        operations = []
+        operations: list[Operation] = []
         for segment in post.sent:
             header, payload = decode_segment(segment.ulpdu)
             record = Record(

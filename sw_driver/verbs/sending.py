@@ -62,7 +62,7 @@ class SendSettings(NamedTuple):
     crc, markers
         The settings that MPA's start-up agreed on for the sending direction.
     keeps
-        Whether the LLP keeps a copy of what the peer may not have received, as a socket does. Else
+        Whether the LLP keeps a copy of octets that the peer may not have, as a socket does. Else
         it asks for FPDUs again by :meth:`SendingHalf.repeat`, and messages end when it says that
         they have arrived, by :meth:`SendingHalf.acknowledge`.
     """

@@ -152,7 +152,7 @@ def play(dut=None, *, stuck=(), **options):
 @pytest.mark.parametrize("repeats", [(), (1, 3, 5, 7, 9)], ids=["keeping", "repeating"])
 def test_every_end_is_reported_once_and_in_order(room, pace, repeats):
     """DESIGN: without a copy at the LLP, a message is complete "when the owner's ``released`` has
-    passed" it, and failures are told in the order of the ring.
+    passed" it, and failures are reported in the order of the ring.
     """
     host = play(room=(room,) * 4, pace=pace, repeats=repeats, fails=0.02)
     assert sum(map(len, host.seen.values())) > 20

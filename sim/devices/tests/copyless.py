@@ -1,4 +1,4 @@
-"""A TCP that keeps no copy of what it sent, on a network interface of a namespace of its own.
+"""A TCP without copies of the octets that it sends, on a network interface of a namespace of its own.
 
 It is enough of RFC 9293 and RFC 6582 to send to a kernel through a network that loses packets. It
 knows how far the kernel has acknowledged, and asks its user for octets again.
@@ -153,7 +153,7 @@ class Copyless:
         )  # fmt: skip
         ip.len = len(ip)
         packet = bytes(ip)
-        # Loss, reorder and duplication, of what has octets.
+        # Loss, reorder and duplication, of segments with octets.
         draw = self._rng.random() if octets else 1.0
         if draw < self._loss:
             return

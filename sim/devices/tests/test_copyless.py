@@ -49,7 +49,7 @@ def network() -> Iterator[Network]:
 
 @dataclass
 class Peer:
-    """What comes out of the kernel's socket, and goes in: the golden model on a socket."""
+    """The golden model, which reads the kernel's socket and writes to it."""
 
     markers: bool
     writes: dict[int, bytes] = field(default_factory=dict)  #: by Tagged Offset of the message
@@ -239,7 +239,7 @@ def test_it_fails_if_messages_end_when_they_have_left(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative: with completion moved to hand-over the peer gets octets of a later use."""
-    # The device completes what has left, and the driver is not told.
+    # The device completes messages that have left, and the driver does not know.
     session.qp.close()
     session.socket.close()
     opens = commands.set_send_ring
@@ -256,7 +256,7 @@ def test_it_fails_if_messages_end_when_they_have_left(
 
 @with_loss((64, False, 0.2), (64, True, 0.2))
 def test_the_terminate_arrives_after_all_octets_before_it(session: Session) -> None:
-    """RFC 5040 section 5.4: the stream has ended, and the peer is told why, whatever is lost."""
+    """RFC 5040 section 5.4: the stream has ended, and the peer learns why, whatever is lost."""
     session.play(10)
     posted = [session.rng.randbytes(3000) for _ in range(8)]
     for octets in posted:

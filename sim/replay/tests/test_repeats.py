@@ -1,4 +1,4 @@
-"""FPDUs that leave again, from host memory, for an LLP that keeps no copy of what it sent.
+"""FPDUs that leave again, from host memory, for an LLP without copies.
 
 The judges are the FPDU that left before, which kernels and the golden model have judged, and the
 declarations of the REPEAT registers and of SEND_RELEASED.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import SentStatus
 from ddp_rnic.hdl.spec.send import Flag, Message, Record
+from ddp_rnic.hdl.spec.send import Kind as SendKind
 from ddp_rnic.sim.engines.engine import UNSTALLED, Drain, Fpdu, Operation, Outcome, Poll, Stalls
 from ddp_rnic.sim.replay.tests.test_send_plan import (
     GOOD,
@@ -28,6 +30,7 @@ from ddp_rnic.sim.replay.tests.test_sent import Reporting, sent
 
 WRAP = 1 << 32
 SUCCESS, FAILED, FLUSHED = SentStatus
+UNTAGGED = SendKind.UNTAGGED
 SMALL, GOOD2 = write(piece()), write(piece(0x5001, 1999, OTHER))
 
 
@@ -44,9 +47,9 @@ def posted(device: Device, stream: int, count: int, rng: random.Random) -> None:
             stream,
             rng.choice((
                 write(*pieces[: rng.randint(1, 3)]),
-                Message(1, Flag.SIGNALED, tuple(pieces), rsvdulp=77, qn=rng.randrange(3)),
-                Message(1, Flag.INLINE, octets=rng.randbytes(rng.randrange(100)), qn=2),
-                Message(2, pieces=(pieces[0],), stag=9, to=8, rsvdulp=0x4100000000),
+                Message(UNTAGGED, Flag.SIGNALED, tuple(pieces), rsvdulp=77, qn=rng.randrange(3)),
+                Message(UNTAGGED, Flag.INLINE, octets=rng.randbytes(rng.randrange(100)), qn=2),
+                Message(SendKind.READ, pieces=(pieces[0],), stag=9, to=8, rsvdulp=0x4100000000),
             )),
         )  # fmt: skip
 
@@ -54,7 +57,7 @@ def posted(device: Device, stream: int, count: int, rng: random.Random) -> None:
 def ask(device: Device, fpdu: Fpdu, **changes: int) -> None:
     """Asks for an FPDU of a stream without markers again, as its record says."""
     record, octets = Record.decode(fpdu.record), fpdu.octets
-    fields = {
+    fields: dict[str, Any] = {
         "entry": record.entry, "entries": record.entries, "offset": record.offset,
         "length": int.from_bytes(octets[:2], "big"), "msn": int.from_bytes(octets[12:16], "big"),
     }  # fmt: skip
@@ -210,7 +213,7 @@ def test_repeats_and_turns_leave_each_other_room(width: int) -> None:
     fpdus = device.run().fpdus[1:]
     marks = [Record.decode(each.record).repeat for each in fpdus]
     assert sum(marks) == 60 and len(marks) == 60 + 60 * 3
-    # A turn of stream 2 has up to 16 KiB, that is 27 segments and what was on its way before.
+    # A turn of stream 2 has up to 16 KiB, that is 27 segments; others were on their way before.
     places = [at for at, mark in enumerate(marks) if mark]
     waits = [there - here for here, there in zip(places, places[1:], strict=False)]
     assert max(waits) <= 2 * 27
@@ -218,7 +221,7 @@ def test_repeats_and_turns_leave_each_other_room(width: int) -> None:
 
 
 def repeating() -> Reporting:
-    """Returns a device whose stream 1 completes what is released."""
+    """Returns a device whose stream 1 completes released messages."""
     device = Reporting()
     device.do(commands.set_send_ring(1, device.ring(1), device.entries, repeats=True))
     return device

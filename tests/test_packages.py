@@ -12,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
@@ -28,11 +29,11 @@ EXTRAS: dict[str, list[str]] = SETTINGS["project"]["optional-dependencies"]
 NOT_PACKAGES = {"build", "cocotb_tests", "dist", "docs", "proofs", "tests"}
 #: The distribution that installs a package, if the two names differ.
 BROUGHT_BY = {"cocotb_tools": "cocotb", "serial": "pyserial"}
-#: Folders, each with the extra that installs the imports at the top of its files.
+#: Folders and single files, each with the extra that installs the imports at the top of its files.
 NEEDS = {
     "": ["sw_driver", "hdl/spec"],
-    "hdl": ["hdl"],
-    "sim": ["cli", "export", "sim"],
+    "hdl": ["hdl", "examples/amaranth_design.py"],
+    "sim": ["cli", "examples/cocotb_bench.py", "export", "sim"],
     "flow": ["boards", "examples", "flow"],
 }
 
@@ -58,7 +59,8 @@ def names_of(requirements: list[Requirement]) -> set[str]:
 
 
 def sources(folder: str) -> Iterator[Path]:
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    top = ROOT / folder
+    for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
         if "tests" not in path.relative_to(ROOT).parts:
             yield path
 
@@ -170,9 +172,13 @@ class Absent(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Absent())
-sys.argv[1:] = {arguments}
 from ddp_rnic.__main__ import main
-main()
+for sys.argv[1:] in {calls}:
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+sys.exit(code)
 """
 #: Every package that a file of the project imports, by the name of its distribution.
 FOREIGN = {
@@ -184,17 +190,28 @@ FOREIGN = {
 }
 
 
-def command(extra: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command as if only the packages of an extra were installed."""
+def command(extra: str, *calls: str) -> subprocess.CompletedProcess[str]:
+    """Calls commands one after another as if only the packages of an extra were installed.
+
+    They are called in one process, because most of their time is that of their imports. The exit
+    code is that of the last one.
+    """
     brought = names_of(own({extra})) if extra else set()
     absent = {module for module, distribution in FOREIGN.items() if distribution not in brought}
-    code = _COMMAND.format(absent=absent, arguments=list(arguments))
+    code = _COMMAND.format(absent=absent, calls=[call.split() for call in calls])
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@cache
+def helps(extra: str) -> str:
+    """Returns the help of all commands of an extra, from an environment with that extra alone."""
+    names = [name for name, needed in COMMANDS.items() if needed == extra]
+    return command(extra, *(f"{name} --help" for name in names)).stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_needs_its_own_extra_alone(name: str) -> None:
-    assert f" Usage: rnic {name} " in command(COMMANDS[name], name, "--help").stdout
+    assert f" Usage: rnic {name} " in helps(COMMANDS[name])
 
 
 def test_the_help_lists_the_commands_whose_extras_are_missing() -> None:
@@ -215,7 +232,7 @@ def test_the_help_lists_the_commands_whose_extras_are_missing() -> None:
     ],
 )
 def test_a_command_whose_extra_is_missing_names_it(extra: str, arguments: str, says: str) -> None:
-    done = command(extra, *arguments.split())
+    done = command(extra, arguments)
     assert (done.returncode, done.stdout) == (3, "")
     assert re.fullmatch(f"rnic: {says}\n", done.stderr)
 

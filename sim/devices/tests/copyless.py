@@ -1,4 +1,4 @@
-"""A TCP without copies of the octets that it sends, on a network interface of a namespace of its own.
+"""A TCP without copies of the octets that it sends, on an interface in a namespace of its own.
 
 It is enough of RFC 9293 and RFC 6582 to send to a kernel through a network that loses packets. It
 knows how far the kernel has acknowledged, and asks its user for octets again.

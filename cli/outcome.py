@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,27 @@ def _code(error: Exception) -> int | None:
         if name in _CODES:
             return _CODES[name]
     return None
+
+
+@contextmanager
+def interruptible(stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Yields a function after whose call Ctrl-C calls ``stop``, once, instead of raising.
+
+    The next Ctrl-C raises KeyboardInterrupt.
+    """
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    def arm() -> None:
+        signal.signal(signal.SIGINT, interrupt)
+
+    try:
+        yield arm
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check_directory(out: Path | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
@@ -22,18 +22,19 @@ from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
+from ..sim.engines.engine import Engine, Operation, Outcome
 from ..sim.engines.waves import Waves
-from ..sim.replay.differences import find_differences, number_text
-from ..sim.replay.plan import Plan, plan
+from ..sim.replay.differences import Comparison, number_text
+from ..sim.replay.plan import Replay, replays
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
 from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
-from ..sim.reports.report import Result, Run, left_out_text
+from ..sim.reports.report import Result, Run, Tally, left_out_text
 from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
-from .outcome import DIFFERS, BadInput, check_directory, exits
+from .outcome import DIFFERS, BadInput, check_directory, exits, interruptible
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table
 from .waves import Cycles, Parts, cycles_of, waves_of
@@ -100,7 +101,7 @@ def sim(
     The results are memory, completions, errors and packets.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
-    130: interrupted.
+    130: interrupted; the results cover the segments that were played.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     shown = Shown.of(waves, cycles, frame, engine)
@@ -122,6 +123,8 @@ def sim(
         if not result.agrees:
             written.append(f"waveform command: {escape(_with_waves(asked, width, engine))}")
         _print(console(), result, written)
+    if result.interrupted:
+        raise KeyboardInterrupt
     if not result.agrees:
         raise typer.Exit(DIFFERS)
 
@@ -148,7 +151,10 @@ def _simulate(
     engine_name: EngineName,
     shown: Shown,
 ) -> tuple[Result, list[Path]]:
-    plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
+    def planned() -> tuple[list[Replay], list[str]]:
+        return replays(found.traffic, found.regions, config, found.ends, found.queues)
+
+    planning, changes = planned()
     engine = load(engine_name.value)
     result = Result(
         asked.source,
@@ -156,30 +162,30 @@ def _simulate(
         config.width,
         found.derived,
         notes=[*found.notes, *changes],
-        left_out=found.left_out,
+        left_out=[*found.left_out],
     )
     waveforms = []
-    for number, each in enumerate(plans, 1):
-        waves = shown.waves(each.config, _waveform(out or Path(), number, len(plans)))
-        with _progress(len(each.operations), number, len(plans)) as progress:
-
-            def play(waves: Waves | None, each: Plan = each) -> Run:
-                memory = each.memory.copy()
-                outcome = engine.run(
-                    each.config, each.operations, memory, ring=each.ring, waves=waves,
-                    progress=progress,
-                )  # fmt: skip
-                return Run(each, outcome, memory, find_differences(each, outcome, memory))
-
+    keep = out is not None or shown.parts is not None
+    for number, each in enumerate(planning, 1):
+        waves = shown.waves(each.plan.config, _waveform(out or Path(), number, len(planning)))
+        with _progress(each.total, number, len(planning)) as progress:
             # The cycles of a frame are known only after a first run.
-            run = play(waves if shown.frame is None else None)
+            run = _play(each, engine, waves if shown.frame is None else None, keep, progress)
             window = shown.window(run)
-            if waves is not None and window is not None and shown.frame is not None:
+            again = shown.frame is not None and not each.stopped
+            if waves is not None and window is not None and again:
                 waves = replace(waves, cycles=window.cycles)
-                run = play(waves)
+                run = _play(planned()[0][number - 1], engine, waves, keep, progress)
         result.runs.append(run)
         if waves is not None and window is not None:
             waveforms += [waves.path, *viewers.write(waves, window.marker)]
+        if each.stopped:
+            frame = each.frame
+            if left := sum(each.rest() for each in planning):
+                why = f"not played, because of an interrupt after frame {frame}"
+                result.left_out.append(LeftOut(left, "segment", why))
+            result.interrupted = True
+            return result, waveforms
     if shown.frame is not None and not waveforms:
         frames = sorted({each.arrival.frame for run in result.runs for each in segments(run)})
         some = f"; the first and the last one are {frames[0]} and {frames[-1]}" if frames else ""
@@ -187,6 +193,45 @@ def _simulate(
             f"--frame {shown.frame}: no segment that the device got ends in this frame{some}"
         )
     return result, waveforms
+
+
+def _play(
+    replay: Replay,
+    engine: Engine,
+    waves: Waves | None,
+    keep: bool,
+    progress: Callable[..., None] | None,
+) -> Run:
+    """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments.
+
+    ``keep``: the run has every event of the RNIC, which takes more memory with each frame.
+    """
+    plan = replay.plan
+    memory = plan.memory.copy()
+    comparison, tally = Comparison(plan), Tally(plan)
+
+    def operations() -> Iterator[Operation]:
+        begin()
+        for each in replay.operations():
+            if keep:
+                plan.operations.append(each)
+            yield each
+
+    def part(outcome: Outcome) -> None:
+        comparison.take(outcome)
+        tally.take(outcome)
+        plan.forget()
+
+    def show(done: int, known: int) -> None:
+        if progress is not None:
+            progress(replay.taken * done // known, replay.total)
+
+    with interruptible(replay.stop) as begin:
+        outcome = engine.run(
+            plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
+            part=None if keep or not replay.forgets else part,
+        )  # fmt: skip
+        return Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
 
 
 def _write(result: Result, found: Input, out: Path) -> list[str]:

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 #: Width of the output in a pipe.
@@ -62,7 +69,7 @@ def print_table(
 
 @contextmanager
 def bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | None]:
-    """Shows a progress bar on a terminal, and nothing in a pipe.
+    """Shows a progress bar with the time left on a terminal, and nothing in a pipe.
 
     The bar is on standard error, apart from the result. A call with the work done, the total work,
     and optionally a new text moves it.
@@ -76,6 +83,8 @@ def bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | N
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=total)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
-from ddp_rnic.cli.terminal import print_table
+from ddp_rnic.cli import terminal
+from ddp_rnic.cli.terminal import bar, print_table
 from rich.console import Console
 
 HEADINGS = ("stream", "from", "octets placed", "error")
@@ -40,3 +42,14 @@ def test_a_wide_terminal_gets_a_table_and_a_narrow_one_gets_paragraphs() -> None
 
 def test_only_a_terminal_gets_colors() -> None:
     assert "\x1b" in printed(80, color=True) and "\x1b" not in printed(80)
+
+
+def test_a_bar_shows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.StringIO()
+    shown = Console(file=text, width=100, force_terminal=True)
+    monkeypatch.setattr(terminal, "Console", lambda stderr: shown)
+    with bar("playing", 4) as progress:
+        assert progress is not None
+        progress(1, 4)
+    assert "playing" in text.getvalue() and "1/4" in text.getvalue()
+    assert re.search(r"left\S* \S*(-:--:--|\d:\d\d:\d\d)", text.getvalue())

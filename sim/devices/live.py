@@ -146,7 +146,7 @@ class SimTransport(Transport):
             match self._posted.popleft():
                 case _Packet(operation, octets):
                     self._write_through(sim, writes)
-                    self._library.sim_send(sim, operation, octets)
+                    self._library.sim_add(sim, operation, 1, octets, len(octets), False)
                 case write:
                     writes.append(write)
         self._write_through(sim, writes)

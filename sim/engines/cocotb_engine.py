@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
@@ -36,7 +36,7 @@ class CocotbEngine(Engine):
     def run(
         self,
         config: RnicConfig,
-        operations: Sequence[Operation],
+        operations: Iterable[Operation],
         memory: NDArray[np.uint8],
         *,
         ring: Ring | None = None,
@@ -45,13 +45,14 @@ class CocotbEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
+        part: Callable[[Outcome], None] | None = None,
     ) -> Outcome:
         # Imported here, because cocotb may be missing where this engine is not used.
         from .cocotb_run import DIRECTORY, MEMORY, OUTCOME, PLAN
 
         if config.transmit:
             raise ValueError("the cocotb engine has no ports for a device that sends")
-        operations = checked(config, operations, memory, ring, base)
+        operations = [*checked(config, operations, memory, ring, base)]
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
             directory = Path(name)
             plan = operations, ring, stalls, list(faults), base

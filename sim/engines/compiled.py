@@ -1,16 +1,18 @@
 """The compiled engine: the gateware and its surroundings in one shared library.
 
-Operations and results are passed as arrays, so that Python has no part in a cycle.
+Operations and results are passed as arrays, so that Python has no part in a cycle. Operations are
+passed in pieces: while the library simulates, Python makes the next piece.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +58,10 @@ from .waves import Recorder, Waves
 
 #: Cycles of one call. Between calls progress is reported and an interrupt is noticed.
 CYCLES = 200_000
+#: A piece of a run ends with the operation that brings it to these octets, or operations.
+OCTETS_OF_PIECE, OPERATIONS_OF_PIECE = 1 << 20, 1 << 14
+#: A state of the library: further operations have to be added.
+_HUNGRY = 3
 
 # The structures of harness.cpp.
 _OPERATION = np.dtype([
@@ -92,8 +98,6 @@ _FPDU = np.dtype([
     ("first", "<u8"), ("last", "<u8"), ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
 
-_PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside it
-
 
 class Traced(ctypes.Structure):
     """A waveform to be written, as the harness takes it."""
@@ -129,7 +133,7 @@ class CompiledEngine(Engine):
     def run(
         self,
         config: RnicConfig,
-        operations: Sequence[Operation],
+        operations: Iterable[Operation],
         memory: NDArray[np.uint8],
         *,
         ring: Ring | None = None,
@@ -138,8 +142,9 @@ class CompiledEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
+        part: Callable[[Outcome], None] | None = None,
     ) -> Outcome:
-        table, octets = _arrays(checked(config, operations, memory, ring, base))
+        pieces = _pieces(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
         recorder = None if waves is None else Recorder(waves.path, verilator.verilog(config))
         counted = counter_registers(sctp=config.sctp, transmit=config.transmit)
@@ -147,28 +152,37 @@ class CompiledEngine(Engine):
         settings["base"], settings["mutant"] = base, self._mutant
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
-            table.ctypes.data,
-            len(table),
-            octets,
             memory.ctypes.data,
             len(memory),
             settings.ctypes.data,
             ranges.ctypes.data,
             len(ranges),
         )
+        # The thread comes to an end before the simulation does.
         try:
             if recorder is not None:
                 library.sim_trace(sim, traced(waves, recorder))
-            state = 0
-            while not state:
-                state = library.sim_run(sim, CYCLES)
-                if progress is not None:
-                    progress(library.sim_operation(sim), len(table))
+            state, known = _HUNGRY, 0
+            piece = next(pieces, None)  # there is at least one
+            with ThreadPoolExecutor(1) as thread:
+                while state in (0, _HUNGRY):
+                    if piece is not None and state == _HUNGRY:
+                        library.sim_add(sim, *piece.arguments())
+                        known += len(piece.table)
+                        piece = None
+                    running = thread.submit(library.sim_run, sim, CYCLES)
+                    piece = piece or next(pieces, None)
+                    state = running.result()
+                    if progress is not None:
+                        progress(library.sim_operation(sim), known)
+                    if part is not None:
+                        part(_outcome(library, sim, counted))
+                        library.sim_forget_cycles(sim)
             cycle = library.sim_cycle(sim)
             if state == 2:
                 message = library.sim_message(sim).decode()
                 raise DeviceError(f"cycle {cycle}: {message}")
-            return _outcome(library, sim, cycle, counted)
+            return _outcome(library, sim, counted)
         finally:
             library.sim_free(sim)
             if recorder is not None:
@@ -201,8 +215,10 @@ def open_library(path: Path) -> Any:
         (
             "sim_new",
             pointer,
-            [pointer, number, pointer, pointer, number, pointer, pointer, number],
+            [pointer, number, pointer, pointer, number],
         ),
+        ("sim_add", None, [pointer, pointer, number, ctypes.c_char_p, number, ctypes.c_int]),
+        ("sim_forget_cycles", None, [pointer]),
         ("sim_run", ctypes.c_int, [pointer, number]),
         ("sim_free", None, [pointer]),
         ("sim_cycle", number, [pointer]),
@@ -211,7 +227,6 @@ def open_library(path: Path) -> Any:
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
         ("sim_live", pointer, [pointer, ctypes.c_int]),
         ("sim_trace", None, [pointer, shown]),
-        ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
         ("sim_sending", number, [pointer]),
         ("sim_leaving", ctypes.c_int, [pointer]),
         ("sim_fpdus", number, [pointer]),
@@ -227,7 +242,32 @@ def open_library(path: Path) -> Any:
     return library
 
 
-def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
+class _Piece(NamedTuple):
+    """Operations as the harness takes them, and their octets; ``more``: others follow."""
+
+    table: NDArray
+    octets: bytes
+    more: bool
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.table.ctypes.data, len(self.table), self.octets, len(self.octets), self.more
+
+
+def _pieces(operations: Iterator[Operation]) -> Iterator[_Piece]:
+    """Yields operations in pieces, with at least one piece."""
+    piece: list[Operation] = []
+    octets = 0
+    for operation in operations:
+        piece.append(operation)
+        if isinstance(operation, Packet | Frame | Store):
+            octets += len(operation.octets)
+        if octets >= OCTETS_OF_PIECE or len(piece) >= OPERATIONS_OF_PIECE:
+            yield _Piece(*_arrays(piece), True)
+            piece, octets = [], 0
+    yield _Piece(*_arrays(piece), False)
+
+
+def _arrays(operations: Iterable[Operation]) -> tuple[NDArray, bytes]:
     rows = []
     pieces = []
     offset = 0
@@ -262,11 +302,10 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 rows.append((_WAIT, 0, 0, 0, cycles, 0))
             case Meanwhile(cycles, aside):
                 rows.append((_MEANWHILE, 0, 0, 0, cycles, len(aside)))
-    pieces.append(_PADDING)
     return np.array(rows, _OPERATION), b"".join(pieces)
 
 
-def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
+def _flat(operations: Iterable[Operation]) -> Iterator[Operation]:
     """Yields operations, and those inside a :class:`Meanwhile` directly after it."""
     for operation in operations:
         yield operation
@@ -326,13 +365,14 @@ def fpdus(library: Any, sim: int) -> list[Fpdu]:
     ]
 
 
-def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
+def _outcome(library: Any, sim: int, counted: Sequence[str]) -> Outcome:
     items = partial(_items, library, sim)
+    values = dict(zip(counted, items(7, _COUNTER).tolist(), strict=False))  # read at the end
     return Outcome(
-        cycles=cycle,
+        cycles=library.sim_cycle(sim),
         events=[event(each["word"].tolist()) for each in items(4, _EVENT)],
         exceptions=exceptions(library, sim),
-        counters=counters(dict(zip(counted, items(7, _COUNTER).tolist(), strict=True))),
+        counters=counters(values),
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         stray=list(items(3, WRITE)),
         polled=items(12, CYCLE),

@@ -235,9 +235,14 @@ class Ring:
         """The numbers of the queues, in the order of their rings."""
         return tuple(sorted({0, self.owner, *self.bound.values()}))
 
-    def numbers(self, entries: Iterable[Completion]) -> Iterator[int]:
-        """Yields for each completion how many preceded it in its ring."""
-        counts: Counter[int] = Counter()
+    def numbers(
+        self, entries: Iterable[Completion], counts: Counter[int] | None = None
+    ) -> Iterator[int]:
+        """Yields for each completion how many preceded it in its ring.
+
+        ``counts`` has those of earlier calls, by queue, and is kept up to date.
+        """
+        counts = Counter() if counts is None else counts
         for each in entries:
             message = each.kind in (Kind.MESSAGE, Kind.SENT)
             queue = self.bound.get(each.stream, 0) if message else self.owner
@@ -415,7 +420,7 @@ class Engine(ABC):
     def run(
         self,
         config: RnicConfig,
-        operations: Sequence[Operation],
+        operations: Iterable[Operation],
         memory: NDArray[np.uint8],
         *,
         ring: Ring | None = None,
@@ -424,6 +429,7 @@ class Engine(ABC):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
+        part: Callable[[Outcome], None] | None = None,
     ) -> Outcome:
         """Runs operations from reset to idle.
 
@@ -432,7 +438,8 @@ class Engine(ABC):
         config
             The configuration of the gateware.
         operations
-            The operations, in order.
+            The operations, in order. An engine takes them from an iterator as it comes to them,
+            if it can.
         memory
             Host memory; written in place.
         ring
@@ -446,7 +453,12 @@ class Engine(ABC):
         waves
             The waveform of the run to be written.
         progress
-            Called now and then with the number of operations done, and the number of all.
+            Called now and then with the number of operations done, and the number of those that
+            are known.
+        part
+            Called now and then with the outcome so far. After such a call the completions, and the
+            cycles of bus and streams, are dropped: a later outcome has only those since. An engine
+            that keeps everything does not call it.
 
         Raises
         ------
@@ -459,12 +471,21 @@ class Engine(ABC):
 
 def checked(
     config: RnicConfig,
-    operations: Sequence[Operation],
+    operations: Iterable[Operation],
     memory: NDArray[np.uint8],
     ring: Ring | None,
     base: int = 0,
-) -> list[Operation]:
-    """Checks the arguments of :meth:`Engine.run`, clears the ring, and returns the operations."""
+) -> Iterator[Operation]:
+    """Checks the arguments of :meth:`Engine.run`, clears the ring, and returns the operations, each
+    of which is checked as it comes.
+    """
+    clear(memory, ring, base)
+    return _checked(config, operations, len(memory), ring, base)
+
+
+def _checked(
+    config: RnicConfig, operations: Iterable[Operation], size: int, ring: Ring | None, base: int
+) -> Iterator[Operation]:
     for operation in operations:
         if isinstance(operation, Frame) and not config.sctp:
             raise ValueError("a frame needs a configuration with sctp")
@@ -472,18 +493,17 @@ def checked(
             raise ValueError("a packet needs a configuration with mpa")
         if isinstance(operation, Store):
             at = operation.address - base
-            if not 0 <= at <= len(memory) - len(operation.octets):
+            if not 0 <= at <= size - len(operation.octets):
                 raise ValueError(
                     f"{len(operation.octets)} octets from {operation.address:#x} on are not in"
-                    f" memory, from {base:#x} to {base + len(memory):#x}"
+                    f" memory, from {base:#x} to {base + size:#x}"
                 )
         if isinstance(operation, Packet | Frame) and not operation.octets:
             kind = "frame" if isinstance(operation, Frame) else "packet"
             raise ValueError(f"a {kind} must have at least one octet")
         if isinstance(operation, Await) and ring is None:
             raise ValueError("waiting for completions needs a ring")
-    clear(memory, ring, base)
-    return list(operations)
+        yield operation
 
 
 def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:

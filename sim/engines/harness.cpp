@@ -5,9 +5,10 @@
 // handshakes, and raises the clock. Verilator stores ports as little-endian words, so a beat can be
 // copied unchanged.
 //
-// A run (sim_new, sim_run) takes a list of operations to its end, and plays the host itself. A live
-// simulation (sim_live) has no end: its host is another program, which calls a function for each
-// register access, each packet and each stretch of time.
+// A run (sim_new, sim_add, sim_run) carries operations out to their end, and plays the host itself.
+// They come in pieces, and what is done is dropped, so that a run of any length takes little memory.
+// A live simulation (sim_live) has no end: its host is another program, which calls a function for
+// each register access, each packet and each stretch of time.
 
 #include "Vtop.h"
 #include "Vtop___024root.h"
@@ -45,6 +46,7 @@ constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
 constexpr uint64_t QUEUES = 17;   // most completion queues, that of SCTP's owner included
 constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
+constexpr uint64_t LEFT = 64;     // operations, of which a cycle does fewer
 
 enum Kind : uint32_t {
     PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE, STORE
@@ -238,8 +240,11 @@ struct Sim {
     std::unique_ptr<VerilatedVcdC> trace;
     Range traced{};  // cycles
 #endif
-    const Operation *operations; uint64_t count;
-    const uint8_t *octets;
+    // The operations that are not done, with some before them, and the octets of them all.
+    std::vector<Operation> operations;
+    std::vector<uint8_t> octets;
+    uint64_t count = 0, dropped = 0;  // of operations: how many are here, and how many were
+    bool more = false;                // further operations will be added
     uint8_t *memory; uint64_t size;
     Settings settings;
     std::vector<Range> faults;
@@ -254,8 +259,6 @@ struct Sim {
     uint8_t answer = 0;
     std::map<uint64_t, Window> windows;  // by their first address; none touches another
     Window latest{};                     // the one that took the last octet
-    std::vector<Operation> queued;
-    std::vector<uint8_t> sent;
 
     // packets and frames: one at a time
     PacketPort<Vtop> packets{top};
@@ -345,6 +348,38 @@ struct Sim {
         if (trace && cycle >= traced.start && cycle < traced.stop) trace->dump(context.time());
         context.timeInc(5);
 #endif
+    }
+
+    // Adds operations, whose offsets are those into these octets.
+    void add(const Operation *added, uint64_t number, const uint8_t *from, uint64_t length) {
+        const uint64_t done = aside < aside_end ? std::min(operation, aside) : operation;
+        if (2 * done >= count) drop(done);
+        const uint64_t base = octets.empty() ? 0 : octets.size() - N;
+        octets.resize(base);
+        octets.insert(octets.end(), from, from + length);
+        octets.resize(base + length + N);  // a whole beat is copied even where a packet ends
+        operations.insert(operations.end(), added, added + number);
+        for (uint64_t k = count; k < operations.size(); k++)
+            if (has_octets(operations[k])) operations[k].offset += base;
+        count = operations.size();
+    }
+
+    static bool has_octets(const Operation &o) {
+        return o.kind == PACKET || o.kind == FRAME || o.kind == STORE;
+    }
+
+    // Drops the first operations, which are done, and their octets.
+    void drop(uint64_t done) {
+        uint64_t next = done;
+        while (next < count && !has_octets(operations[next])) next++;
+        const uint64_t gone =
+            next < count ? operations[next].offset : octets.empty() ? 0 : octets.size() - N;
+        octets.erase(octets.begin(), octets.begin() + gone);
+        operations.erase(operations.begin(), operations.begin() + done);
+        for (Operation &each : operations)
+            if (has_octets(each)) each.offset -= gone;
+        count -= done; dropped += done;
+        operation -= done; asked -= done; aside -= done; aside_end -= done;
     }
 
     // Sets all inputs. The design starts in the state that a reset leaves.
@@ -615,7 +650,7 @@ struct Sim {
                 waited = 0;
                 break;
             case STORE:
-                memcpy(host(o.a | uint64_t(o.b) << 32), octets + o.offset, o.length);
+                memcpy(host(o.a | uint64_t(o.b) << 32), octets.data() + o.offset, o.length);
                 break;
             case PAUSE: paused = true; break;
             case RESUME: paused = quiet = false; break;
@@ -948,7 +983,7 @@ struct Sim {
         if ((packet || frame) && !offered && !idles(SOURCE, settings.source)) {
             const Operation &o = operations[operation];
             const uint64_t rest = o.length - at;
-            const uint8_t *from = octets + o.offset + at;
+            const uint8_t *from = octets.data() + o.offset + at;
             const bool last = rest <= N, error = last && o.c;
             if (frame) {
                 frames.show(from, mask(last ? rest : N), last, error);
@@ -1047,11 +1082,9 @@ EXPORT void sim_trace(Sim *sim, const Waves *waves) {
 #endif
 }
 
-EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *octets,
-                    uint8_t *memory, uint64_t size, const Settings *settings, const Range *faults,
+EXPORT Sim *sim_new(uint8_t *memory, uint64_t size, const Settings *settings, const Range *faults,
                     uint64_t fault_count) {
     Sim *sim = new Sim;
-    sim->operations = operations; sim->count = count; sim->octets = octets;
     sim->memory = memory; sim->size = size; sim->settings = *settings;
     sim->faults.assign(faults, faults + fault_count);
     sim->random = settings->seed * 0x9E3779B97F4A7C15ull | 1;
@@ -1064,17 +1097,26 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
     return sim;
 }
 
-// Simulates at most ``cycles`` cycles. Returns 0 if operations are left, 1 at the end, 2 on
-// failure.
+// Adds operations after all that were added, with their octets. ``more``: others will follow, and
+// the simulation waits for them.
+EXPORT void sim_add(Sim *sim, const Operation *operations, uint64_t count, const uint8_t *octets,
+                    uint64_t length, int more) {
+    sim->add(operations, count, octets, length);
+    sim->more = more;
+}
+
+// Simulates at most ``cycles`` cycles, as long as enough operations are here. Returns 0 if
+// operations are left, 1 at the end, 2 on failure, 3 if further operations have to be added.
 EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     const Settings &s = sim->settings;
     while (cycles-- && !sim->finished && sim->message.empty()) {
+        if (sim->more && sim->operation + LEFT > sim->count) return 3;
         sim->one_cycle();
         if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency)
             sim->fail("nothing moved for %llu cycles: operation %llu of %llu, %s",
                       (unsigned long long)(sim->cycle - sim->progress),
-                      (unsigned long long)sim->operation + 1, (unsigned long long)sim->count,
-                      sim->doing());
+                      (unsigned long long)(sim->dropped + sim->operation) + 1,
+                      (unsigned long long)(sim->dropped + sim->count), sim->doing());
     }
     return sim->message.empty() ? sim->finished : 2;
 }
@@ -1082,26 +1124,10 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
 // Starts a live simulation. It runs only during the calls below. ``recorded``: the cycles of all
 // activity are kept for sim_list, which takes more memory with each beat.
 EXPORT Sim *sim_live(const Settings *settings, int recorded) {
-    Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0);
+    Sim *sim = sim_new(nullptr, 0, settings, nullptr, 0);
     sim->live = true;
     sim->recorded = recorded;
     return sim;
-}
-
-// Queues a packet or frame after all that are queued already.
-EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets) {
-    if (sim->operation == sim->count) {
-        sim->queued.clear();
-        sim->sent.clear();
-        sim->operation = 0;
-    }
-    sim->queued.push_back(*operation);
-    sim->queued.back().offset = sim->sent.size();
-    sim->sent.insert(sim->sent.end(), octets, octets + operation->length);
-    sim->sent.resize(sim->sent.size() + N);  // a whole beat is copied even where a packet ends
-    sim->operations = sim->queued.data();
-    sim->count = sim->queued.size();
-    sim->octets = sim->sent.data();
 }
 
 // Returns the number of queued packets and frames that the RNIC has not taken completely.
@@ -1169,6 +1195,16 @@ EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length
     sim->latest = {};
 }
 
+// Drops the cycles of bus and streams, and the completions, that sim_list has returned.
+EXPORT void sim_forget_cycles(Sim *sim) {
+    sim->writes.clear();
+    sim->addresses.clear();
+    sim->responses.clear();
+    sim->completions.clear();
+    sim->delivered.clear();
+    sim->taken.erase(sim->taken.begin(), sim->taken.end() - (sim->at != 0));
+}
+
 // From now on, writes to the addresses from ``start`` to ``stop`` get SLVERR or DECERR.
 EXPORT void sim_fault(Sim *sim, uint64_t start, uint64_t stop) {
     sim->faults.push_back({start, stop});
@@ -1183,7 +1219,7 @@ EXPORT void sim_free(Sim *sim) {
 }
 
 EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
-EXPORT uint64_t sim_operation(Sim *sim) { return sim->operation; }
+EXPORT uint64_t sim_operation(Sim *sim) { return sim->dropped + sim->operation; }
 EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
 
 // Returns the address of one of a run's lists, and stores the list's number of items.

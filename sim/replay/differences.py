@@ -4,9 +4,10 @@ packets.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +43,7 @@ class Difference:
 
 def find_differences(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
     """Returns all differences of a run. ``memory`` is host memory after it."""
-    return _told(
-        _memory(plan, outcome, memory),
-        _stray(outcome),
-        _completions(plan, outcome, plan.golden.sequences()),
-        _events(plan, outcome),
-        _exceptions(plan, outcome),
-        _counters(plan, outcome),
-    )
+    return Comparison(plan).finish(outcome, memory)
 
 
 def find_differences_in_any_order(
@@ -64,13 +58,52 @@ def find_differences_in_any_order(
         for sequence, entries in plan.golden.sequences().items()
         if sequence != CHUNKS
     }
+    entries = _Entries(plan)
+    entries.take(outcome, in_turn)
     return _told(
-        _memory(plan, outcome, memory),
+        _memory(plan, outcome, memory, None),
         _stray(outcome),
-        _completions(plan, outcome, in_turn),
+        entries.differences(),
         _events(plan, outcome),
         _taken(plan, outcome),
     )
+
+
+class Comparison:
+    """Compares a run with the golden model, also piece by piece during the run.
+
+    Parameters
+    ----------
+    plan
+        The plan of the run.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._entries = _Entries(plan)
+        self._written: NDArray[np.uint64] | None = None
+
+    def take(self, outcome: Outcome) -> None:
+        """Compares the events since the last call. Then the plan and the engine may forget them."""
+        self._entries.take(outcome, self._plan.golden.sequences())
+        octets = self._plan.config.octets
+        if self._written is None:
+            self._written = np.zeros(len(self._plan.memory) // octets + 1, np.uint64)
+        beats = (outcome.writes["address"] - self._plan.base) // octets
+        inside = beats < len(self._written)
+        self._written[beats[inside]] = outcome.writes["cycle"][inside]
+
+    def finish(self, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+        """Returns all differences, at the end of the run. ``memory`` is host memory then."""
+        self._entries.take(outcome, self._plan.golden.sequences())
+        return _told(
+            _memory(self._plan, outcome, memory, self._written),
+            _stray(outcome),
+            self._entries.differences(),
+            _events(self._plan, outcome),
+            _exceptions(self._plan, outcome),
+            _counters(self._plan, outcome),
+        )
 
 
 def _told(*kinds: Iterator[Difference]) -> list[Difference]:
@@ -94,7 +127,16 @@ def _told(*kinds: Iterator[Difference]) -> list[Difference]:
 # -- memory --
 
 
-def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator[Difference]:
+def _memory(
+    plan: Plan,
+    outcome: Outcome,
+    memory: NDArray[np.uint8],
+    written: NDArray[np.uint64] | None,
+) -> Iterator[Difference]:
+    """Yields runs of octets that differ.
+
+    ``written`` has the cycle of the last write to each beat of memory before those of the outcome.
+    """
     expected = plan.expected_memory()
     unlike = memory != expected
     unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
@@ -111,7 +153,7 @@ def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator
             _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
             f"{expected[address]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
-            _cycle(plan, outcome, address),
+            _cycle(plan, outcome, address, written),
             _octets(expected[address : address + count], memory[address : address + count]),
         )
 
@@ -145,23 +187,23 @@ def _where(plan: Plan, address: int) -> str:
 
 def _writer(plan: Plan, address: int) -> str:
     """Returns the segment that should have written an octet last."""
-    if (found := plan.holder_at(address)) is None:
+    if plan.holder_at(address) is None:
         return ""
-    holder, offset = found
-    target = holder.region if isinstance(holder, Allotment) else holder
-    for each in reversed(plan.golden.placements):
-        if each.target is target and each.offset <= offset < each.offset + len(each.payload):
-            arrival = each.arrival
-            return (
-                f" (stream {arrival.stream.number}, frame {arrival.frame}, segment {arrival.order})"
-            )
-    return " (as before)"
+    if (found := plan.writer(address)) is None:
+        return " (as before)"
+    stream, frame, order = found
+    return f" (stream {stream}, frame {frame}, segment {order})"
 
 
-def _cycle(plan: Plan, outcome: Outcome, address: int) -> int | None:
+def _cycle(
+    plan: Plan, outcome: Outcome, address: int, written: NDArray[np.uint64] | None
+) -> int | None:
     beat = (plan.base + address) // plan.config.octets
     hits = np.flatnonzero(outcome.writes["address"] // plan.config.octets == beat)
-    return int(outcome.writes["cycle"][hits[-1]]) if len(hits) else None
+    if len(hits):
+        return int(outcome.writes["cycle"][hits[-1]])
+    cycle = 0 if written is None else int(written[address // plan.config.octets])
+    return cycle or None
 
 
 def _stray(outcome: Outcome) -> Iterator[Difference]:
@@ -175,37 +217,66 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 # -- completions --
 
 
-def _completions(
-    plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
-) -> Iterator[Difference]:
-    places = [*plan.ring.numbers(outcome.completions)]
-    for sequence, numbers in _numbers(plan, outcome, expected).items():
-        what = sequence[0]
-        wanted = expected.get(sequence, [])
-        for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
-            # The phase is that of the entry's place in the ring.
-            completion = replace(want.completion, phase=phase(places[number], plan.ring.size))
-            got = outcome.completions[number]
-            if isinstance(want, Record) and want.state is not None and got.tag == want.state:
-                completion = replace(completion, tag=want.state)
-            for name, one, other in _unlike(completion, got):
-                yield Difference(
-                    f"{name} of a {what}",
-                    f"{what} {count}, {want.text}",
-                    one,
-                    other,
-                    _delivered_in(outcome, number),
-                )
-        for count, want in enumerate(wanted[len(numbers) :], len(numbers) + 1):
-            yield Difference(what, f"{what} {count}, {want.text}", "one", "none")
-        for count, number in enumerate(numbers[len(wanted) :], len(wanted) + 1):
-            yield Difference(
-                what,
-                f"{what} {count}",
-                "none",
-                str(outcome.completions[number]),
-                _delivered_in(outcome, number),
+class _Got(NamedTuple):
+    """A completion, how many preceded it in its ring, and its cycle, or None."""
+
+    completion: Completion
+    place: int
+    cycle: int | None
+
+
+@dataclass
+class _Group:
+    """The entries of a group that have no counterpart yet, and the differences of the others."""
+
+    wanted: deque[Expected] = field(default_factory=deque)
+    got: deque[_Got] = field(default_factory=deque)
+    compared: int = 0
+    unlike: list[Difference] = field(default_factory=list)
+
+
+class _Entries:
+    """Compares the entries of the completion ring with those that are expected."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._counts: Counter[int] = Counter()
+        self._groups: dict[Sequence, _Group] = {}
+
+    def take(self, outcome: Outcome, expected: dict[Sequence, list[Expected]]) -> None:
+        """Takes further entries; those of records that are not expected are passed over."""
+        for sequence, entries in expected.items():
+            self._groups.setdefault(sequence, _Group()).wanted.extend(entries)
+        places = [*self._plan.ring.numbers(outcome.completions, self._counts)]
+        for sequence, numbers in _numbers(self._plan, outcome, expected).items():
+            self._groups.setdefault(sequence, _Group()).got.extend(
+                _Got(outcome.completions[at], places[at], _delivered_in(outcome, at))
+                for at in numbers
             )
+        for sequence, group in self._groups.items():
+            while group.wanted and group.got:
+                group.compared += 1
+                group.unlike += self._compared(sequence[0], group)
+
+    def _compared(self, what: str, group: _Group) -> Iterator[Difference]:
+        want, got = group.wanted.popleft(), group.got.popleft()
+        # The phase is that of the entry's place in the ring.
+        completion = replace(want.completion, phase=phase(got.place, self._plan.ring.size))
+        if isinstance(want, Record) and want.state is not None:
+            if got.completion.tag == want.state:
+                completion = replace(completion, tag=want.state)
+        where = f"{what} {group.compared}, {want.text}"
+        for name, one, other in _unlike(completion, got.completion):
+            yield Difference(f"{name} of a {what}", where, one, other, got.cycle)
+
+    def differences(self) -> Iterator[Difference]:
+        """Yields the differences of all entries that were taken."""
+        for (what, _), group in self._groups.items():
+            yield from group.unlike
+            for count, want in enumerate(group.wanted, group.compared + 1):
+                yield Difference(what, f"{what} {count}, {want.text}", "one", "none")
+            for count, got in enumerate(group.got, group.compared + 1):
+                yield Difference(what, f"{what} {count}", "none", str(got.completion), got.cycle)
 
 
 def _numbers(

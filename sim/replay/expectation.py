@@ -255,6 +255,7 @@ class Golden:
         #: The judgement of each segment, by the receiving host and the segment's order there.
         self.judged: dict[tuple[str, int], Judged] = {}
         self.exceptions_dropped = 0
+        self._forgotten = 0  # deliveries
         self._registered: dict[tuple[str, int], Region] = {}
         self._buffers: dict[tuple[int, int, int], Buffer] = {}
         self._config = config or RnicConfig()
@@ -266,10 +267,19 @@ class Golden:
     @property
     def entries(self) -> int:
         """The number of entries that the completion ring has received."""
-        return len(self.deliveries)
+        return self._forgotten + len(self.deliveries)
+
+    def forget(self) -> None:
+        """Drops what grows with the traffic: deliveries, placements and judgements."""
+        self._forgotten += len(self.deliveries)
+        self.deliveries.clear()
+        self.placements.clear()
+        self.judged.clear()
 
     def sequences(self) -> dict[Sequence, list[Expected]]:
-        """Returns the entries of the completion ring, in groups that are in order."""
+        """Returns the entries of the completion ring that are not forgotten, in groups that are in
+        order.
+        """
         return {MESSAGES: list(self.deliveries)}
 
     def sequence(self, entry: Completion) -> Sequence:

@@ -18,6 +18,8 @@ from .tables import Tables
 
 #: At least this many guard octets precede and follow every region and buffer.
 GUARD = 128
+#: Buffers lie at varying octets past a multiple of this.
+ALIGNMENT = 64
 #: How many octets a page of host memory has.
 PAGE = 4096
 #: An odd number that turns numbers into cookies, with all bits in use.
@@ -75,6 +77,7 @@ class Host(Tables):
     def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
         super().__init__(config, base)
         self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
+        self.octets = 0  # of all packets and frames
         self.buffers: list[Buffer] = []
         self.golden = golden
         self._space = space
@@ -84,6 +87,7 @@ class Host(Tables):
         """Sends a packet or frame to the RNIC; the golden model has taken its contents already."""
         self.operations.append(packet)
         self.sent.append(tuple(segments))
+        self.octets += len(packet.octets)
         self._busy = True
 
     def enable(self, stream: Stream, position: int = 0) -> None:
@@ -104,7 +108,7 @@ class Host(Tables):
         count = len(self.buffers) + 1
         address = 0
         if pages is None:
-            address = self._space.take(length, 29 * count, 64)  # at varying octets of a beat
+            address = self._space.take(length, 29 * count, ALIGNMENT)  # at varying octets of a beat
         cookie = count * _COOKIE & _HALF
         session = self._sessions.get(stream, 0)
         self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))

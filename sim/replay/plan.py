@@ -18,9 +18,13 @@ may write.
 
 from __future__ import annotations
 
+import tempfile
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import merge
+from itertools import chain
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +36,7 @@ from ..capture.streams import Arrival, Stream
 from ..capture.traffic import Traffic
 from ..engines.engine import Await, Drain, Frame, Operation, Packet, Ring
 from .expectation import Buffer, Delivery, Golden, spans
-from .host import PAGE, Allotment, Host, Space, guard_octets
+from .host import ALIGNMENT, GUARD, PAGE, Allotment, Host, Space, guard_octets
 from .regions import (
     LARGEST_TABLE,
     Queue,
@@ -49,11 +53,20 @@ from .sctp_regions import Lengths, lengths_of
 _HALF = 0xFFFFFFFF
 #: Base-2 logarithm of the entries of a completion ring: more than the host owes when it is slow.
 _RING = 10
+#: A run begins once its ring needs the most entries, or these octets were planned.
+_AHEAD = 1 << 24
+
+
+#: A placement that was forgotten: host address, octets, stream, frame, order.
+_WRITTEN = np.dtype([(name, "<u8") for name in ("at", "count", "stream", "frame", "order")])
 
 
 @dataclass
 class Plan:
-    """A run of one simulated RNIC."""
+    """A run of one simulated RNIC.
+
+    ``memory`` is host memory before the placements that ``golden`` lists.
+    """
 
     config: RnicConfig
     endpoints: tuple[str, ...]
@@ -68,6 +81,7 @@ class Plan:
     sent: list[tuple[Arrival, ...]] = field(default_factory=list)
     #: The bus address of memory's first octet. All addresses except the ring's count from there.
     base: int = 0
+    _written: IO[bytes] | None = None
 
     @property
     def completions(self) -> int:
@@ -85,14 +99,47 @@ class Plan:
         The ring is not part of it.
         """
         image = self.memory.copy()
+        self._place(image)
+        return image
+
+    def _place(self, image: NDArray[np.uint8]) -> NDArray:
+        """Writes all placements to an image of host memory; returns a row of :data:`_WRITTEN` for
+        each piece.
+        """
         lies = {each.region: each for each in self.allotments}
+        rows = []
         for each in self.golden.placements:
             place = lies[each.target] if isinstance(each.target, Region) else each.target
-            at = 0
+            arrival, at = each.arrival, 0
             for address, count in spans(place.address, place.pages, each.offset, len(each.payload)):
                 image[address : address + count] = np.frombuffer(each.payload, np.uint8, count, at)
                 at += count
-        return image
+                rows.append((address, count, arrival.stream.number, arrival.frame, arrival.order))
+        return np.array(rows, _WRITTEN)
+
+    def forget(self) -> None:
+        """Makes placements a part of ``memory``, and drops all that grows with the traffic."""
+        if self._written is None:
+            self._written = tempfile.TemporaryFile(prefix="ddp-rnic-")
+            weakref.finalize(self, self._written.close)
+        self._written.write(self._place(self.memory).tobytes())
+        self.golden.forget()
+        self.sent.clear()
+
+    def writer(self, address: int) -> tuple[int, int, int] | None:
+        """Returns stream, frame and order of the segment that writes a host address last, or
+        None.
+        """
+        written: Iterable[NDArray] = [self._place(self.memory.copy())]
+        if (file := self._written) is not None:
+            file.seek(0)
+            octets = iter(lambda: file.read(_WRITTEN.itemsize << 12), b"")
+            written = chain((np.frombuffer(each, _WRITTEN) for each in octets), written)
+        found = None
+        for rows in written:
+            for row in rows[address - rows["at"] < rows["count"]][-1:].tolist():
+                found = row[2:]
+        return found
 
     def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
         """Returns the region or buffer at a host address, and the octet's offset in it; or None."""
@@ -123,8 +170,24 @@ def plan(
     ends: Mapping[int, int] | None = None,
     queues: Iterable[Queue] = (),
 ) -> tuple[list[Plan], list[str]]:
-    """Plans the runs that replay traffic; returns them, and sentences about changes of the
-    configuration.
+    """Plans all of the runs that :func:`replays` returns."""
+    found, notes = replays(traffic, regions, config, ends, queues, whole=True)
+    for each in found:
+        each.plan.operations = [*each.operations()]
+    return [each.plan for each in found], notes
+
+
+def replays(
+    traffic: Traffic,
+    regions: Iterable[Region],
+    config: RnicConfig,
+    ends: Mapping[int, int] | None = None,
+    queues: Iterable[Queue] = (),
+    *,
+    whole: bool = False,
+) -> tuple[list[Replay], list[str]]:
+    """Begins to plan the runs that replay traffic; returns them, and sentences about changes of
+    the configuration.
 
     Parameters
     ----------
@@ -139,6 +202,8 @@ def plan(
         endpoint after which it stops.
     queues
         The queues whose buffers are given; for the others they are derived from the traffic.
+    whole
+        Plans each run to its end, before it begins; then its memory ends with the ring.
 
     Raises
     ------
@@ -158,16 +223,16 @@ def plan(
         config = replace(config, buffers=slots)
         notes.append(f"{lengths.queues} untagged queues need a buffer table of {slots} slots")
     hosts = list(dict.fromkeys([*traffic.endpoints, *(region.endpoint for region in regions)]))
-    plans = [
-        _plan_device(traffic, members, regions, lengths, config, dict(ends or {}))
+    found = [
+        Replay(traffic, members, regions, lengths, config, dict(ends or {}), whole=whole)
         for members in _share_devices(hosts, regions, config.stags)
     ]
-    if len(plans) > 1:
+    if len(found) > 1:
         notes.append(
             f"STags of different hosts collide,"
-            f" so {len(plans)} RNICs are simulated one after the other"
+            f" so {len(found)} RNICs are simulated one after the other"
         )
-    return plans, notes
+    return found, notes
 
 
 def _power_of_two(value: int) -> int:
@@ -265,76 +330,143 @@ def _share_devices(endpoints: list[str], regions: list[Region], stags: int) -> l
     return [members for members, _ in devices]
 
 
-def _plan_device(
-    traffic: Traffic,
-    endpoints: list[str],
-    regions: list[Region],
-    lengths: Lengths,
-    config: RnicConfig,
-    ends: dict[int, int],
-) -> Plan:
-    domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
-    streams = tuple(stream for stream in traffic.streams if stream.destination.address in domains)
-    by_sctp = tuple(
-        stream
-        for stream in (traffic.sctp.streams if traffic.sctp else ())
-        if stream.destination.address in domains
-    )
-    space = Space()
-    allotments = [
-        Allotment(region, space.take(region.length, region.to, PAGE))
-        for region in regions
-        if region.endpoint in domains
-    ]
-    golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
-    host = _Replayer(config, golden, space, allotments, lengths)
-    for stream in streams:
-        host.begin(stream)
-    if isinstance(golden, SctpGolden):
-        for stream in by_sctp:
-            golden.know(stream)
-    due = _Schedule(
-        allotments,
-        {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
-        streams,
-        traffic.sctp.sessions if traffic.sctp else (),
-    )
-    for endpoint in endpoints:
-        host.act(due.at(endpoint, 0))
-    for happening in _in_order(traffic):
+class Replay:
+    """Plans the run of one RNIC, along with the run itself.
+
+    The golden model takes a segment only when the operations with it are asked for. A run that
+    drops each piece after the comparison takes little memory, whatever the length of the capture.
+
+    Parameters
+    ----------
+    traffic
+        The FPDUs and the SCTP of all hosts.
+    endpoints
+        The hosts that share the RNIC.
+    regions
+        The regions of all hosts.
+    lengths
+        The lengths of the buffers that the hosts post.
+    config
+        The configuration of the RNIC.
+    ends
+        The streams that a host stops.
+    whole
+        As for :func:`replays`.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        endpoints: list[str],
+        regions: list[Region],
+        lengths: Lengths,
+        config: RnicConfig,
+        ends: dict[int, int],
+        *,
+        whole: bool,
+    ) -> None:
+        #: The segments and the steps of SCTP, and how many of them were planned.
+        self.total = len(traffic.arrivals) + (len(traffic.sctp.steps) if traffic.sctp else 0)
+        self.taken = 0
+        self.frame = 0  #: the last frame of these
+        self.stopped = False
+        #: Whether :meth:`Plan.forget` may be called during the run.
+        self.forgets = not config.sctp
+        self._domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
+        streams = tuple(each for each in traffic.streams if self._has(each))
+        by_sctp = tuple(
+            each for each in (traffic.sctp.streams if traffic.sctp else ()) if self._has(each)
+        )
+        space = Space()
+        allotments = [
+            Allotment(region, space.take(region.length, region.to, PAGE))
+            for region in regions
+            if region.endpoint in self._domains
+        ]
+        golden = (SctpGolden if config.sctp else Golden)((), self._domains, config)
+        self._host = host = _Replayer(config, golden, space, allotments, lengths)
+        for stream in streams:
+            host.begin(stream)
+        if isinstance(golden, SctpGolden):
+            for stream in by_sctp:
+                golden.know(stream)
+        self._due = _Schedule(
+            allotments,
+            {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
+            streams,
+            traffic.sctp.sessions if traffic.sctp else (),
+        )
+        for endpoint in endpoints:
+            host.act(self._due.at(endpoint, 0))
+        self._happenings = _in_order(traffic)
+        self._whole = False
+        while not self._whole and (whole or _size(golden) < _RING and host.octets < _AHEAD):
+            self._step()
+        # A driver has rings of its own, and so needs memory only up to the ring.
+        size = _size(golden) if self._whole else _RING
+        ring = _ring(size, config, space, owned=config.sctp and traffic.sctp is not None)
+        host.operations[:0] = ring.program()
+        memory = guard_octets(space.size + (0 if self._whole else _room(lengths)))
+        for allotment in allotments:
+            memory[allotment.address : allotment.end] = allotment.region.fill
+        self.plan = Plan(
+            config, tuple(endpoints), (*streams, *by_sctp), [], allotments, host.buffers, ring,
+            memory, golden, host.sent,
+        )  # fmt: skip
+
+    def operations(self) -> Iterator[Operation]:
+        """Yields the operations of the run. They can be had only once."""
+        operations = self._host.operations
+        while operations or not self._whole:
+            yield from operations
+            operations.clear()
+            while not operations and not self._whole:
+                self._step()
+
+    def stop(self) -> None:
+        """Ends the run after the segments that were planned."""
+        self.stopped = True
+
+    def rest(self) -> int:
+        """Returns how many segments of these hosts were not planned, after the run."""
+        left = 0
+        for each in self._happenings:
+            segments = [each] if isinstance(each, Arrival) else getattr(each, "segments", ())
+            left += sum(segment.endpoint in self._domains for segment in segments)
+        return left
+
+    def _has(self, stream: Stream) -> bool:
+        return stream.destination.address in self._domains
+
+    def _step(self) -> None:
+        """Takes the next segment or step of SCTP, or ends the run."""
+        host, due = self._host, self._due
+        if self.stopped or (happening := next(self._happenings, None)) is None:
+            host.finish()
+            self._whole = True
+            return
+        self.taken += 1
+        self.frame = happening.frame
         if isinstance(happening, Arrival):
-            if happening.endpoint in domains:
+            if happening.endpoint in self._domains:
                 host.take(happening)
                 host.act(due.at(happening.endpoint, happening.order))
-        elif happening.host in domains:
+        elif happening.host in self._domains:
             host.follow(happening)
             if isinstance(happening, Incoming):
                 for segment in happening.segments:
                     host.act(due.at(segment.endpoint, segment.order))
-    host.finish()
-    # A driver has rings of its own, and so needs memory only up to the ring.
-    ring = _ring(golden, config, space, owned=config.sctp and traffic.sctp is not None)
-    host.operations[:0] = ring.program()
-    memory = guard_octets(space.size)
-    for allotment in allotments:
-        memory[allotment.address : allotment.end] = allotment.region.fill
-    return Plan(
-        config,
-        tuple(endpoints),
-        (*streams, *by_sctp),
-        host.operations,
-        allotments,
-        host.buffers,
-        ring,
-        memory,
-        golden,
-        host.sent,
-    )
 
 
-def _ring(golden: Golden, config: RnicConfig, space: Space, *, owned: bool) -> Ring:
+def _room(lengths: Lengths) -> int:
+    """Returns how many octets of host memory all buffers take at most."""
+    queues = [*lengths.streams.values(), *lengths.sessions.values()]
+    buffers = [each for queue in queues for buffers in queue.values() for each in buffers]
+    return sum(buffers) + len(buffers) * (GUARD + ALIGNMENT) + PAGE
+
+
+def _ring(size: int, config: RnicConfig, space: Space, *, owned: bool) -> Ring:
     """Allocates the rings: that of queue 0 and, where SCTP is ``owned``, that of its owner."""
-    size = _size(golden)
     if owned:  # it has to hold more than the device wants free
         size = max(size, config.owner_entries.bit_length())
     octets = (1 + owned) * completion.OCTETS << size

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,36 +33,63 @@ MOST_NAMED = 4  # how many left-out things, or errors, a sentence names
 SCHEMA = 1
 
 
+class Tally:
+    """Counts the messages that an RNIC delivers, also piece by piece during the run.
+
+    Attributes
+    ----------
+    delivered
+        How many messages, tagged and untagged, by stream.
+    received
+        The untagged messages in the RNIC's order, with their buffers.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.delivered: Counter[int] = Counter()
+        self.received: list[tuple[Buffer, Completion]] = []
+        self._posted = plan.buffers
+        self._buffers: dict[int, Buffer] = {}  # by cookie
+
+    def take(self, outcome: Outcome) -> None:
+        """Counts the completions of an outcome."""
+        for posted in self._posted[len(self._buffers) :]:
+            self._buffers[posted.cookie] = posted
+        for each in outcome.completions:
+            if each.kind is not Kind.MESSAGE or each.status != Status.DELIVERED:
+                continue
+            self.delivered[each.stream] += 1
+            buffer = None if each.tagged else self._buffers.get(each.cookie)
+            if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
+                each.stream, each.qn, each.tag,
+            ):  # fmt: skip
+                self.received.append((buffer, each))
+
+
 @dataclass
 class Run:
-    """One simulated RNIC, after its run."""
+    """One simulated RNIC, after its run. ``tally`` has counted all but the outcome."""
 
     plan: Plan
     outcome: Outcome
     memory: NDArray[np.uint8]
     differences: list[Difference]
+    tally: Tally | None = None
+
+    def __post_init__(self) -> None:
+        self._tally = self.tally or Tally(self.plan)
+        self._tally.take(self.outcome)
 
     def deliveries(self, stream: int) -> int:
         """Returns how many messages of a stream, tagged and untagged, the RNIC delivered."""
-        return sum(
-            each.kind is Kind.MESSAGE and each.stream == stream and each.status == Status.DELIVERED
-            for each in self.outcome.completions
-        )
+        return self._tally.delivered[stream]
 
     def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
         """Yields the untagged messages that the RNIC delivered, in its order, with the
         octets it placed.
         """
-        buffers = {each.cookie: each for each in self.plan.buffers}
-        for each in self.outcome.completions:
-            if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
-                continue
-            buffer = buffers.get(each.cookie)
-            if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
-                each.stream, each.qn, each.tag,
-            ):  # fmt: skip
-                end = min(buffer.address + each.length, buffer.end)
-                yield buffer, each, self.memory[buffer.address : end].tobytes()
+        for buffer, each in self._tally.received:
+            end = min(buffer.address + each.length, buffer.end)
+            yield buffer, each, self.memory[buffer.address : end].tobytes()
 
 
 @dataclass
@@ -75,6 +103,7 @@ class Result:
     runs: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    interrupted: bool = False
 
     @property
     def agrees(self) -> bool:

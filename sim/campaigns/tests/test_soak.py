@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -533,7 +533,7 @@ class Spoiled(Engine):
     def run(
         self,
         config: RnicConfig,
-        operations: Sequence[Operation],
+        operations: Iterable[Operation],
         memory: NDArray[np.uint8],
         **options: Any,
     ) -> Outcome:

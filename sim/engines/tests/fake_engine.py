@@ -4,7 +4,7 @@ packets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,7 +92,7 @@ class FakeEngine(Engine):
     def run(
         self,
         config: RnicConfig,
-        operations: Sequence[Operation],
+        operations: Iterable[Operation],
         memory: NDArray[np.uint8],
         *,
         ring: Ring | None = None,
@@ -101,6 +101,7 @@ class FakeEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
+        part: Callable[[Outcome], None] | None = None,
     ) -> Outcome:
         self.configs.append(config)
         device = _Device(config, memory, ring)
@@ -124,7 +125,7 @@ class FakeEngine(Engine):
                 case Wait(cycles):
                     device.cycle += cycles
             if progress:
-                progress(number + 1, len(operations))
+                progress(number + 1, number + 1)
         assert device.drained, "a plan ends with the RNIC idle"
         if waves:
             waves.path.write_bytes(b"")

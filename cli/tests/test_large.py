@@ -1,0 +1,128 @@
+"""Tests of ``rnic sim`` on captures that are played piece by piece, and of Ctrl-C meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_rnic.cli import app
+from ddp_rnic.cli import sim as command
+from ddp_rnic.sim.engines import compiled
+from ddp_rnic.sim.engines.compiled import CompiledEngine
+from ddp_rnic.sim.engines.engine import Engine, Operation, Outcome, Packet
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.replay import plan
+from typer.testing import CliRunner, Result
+
+SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"
+
+
+class Spoiling(CompiledEngine):
+    """Inverts an octet of memory, and a field of a completion, on their way to the comparison."""
+
+    def run(self, config: Any, operations: Any, memory: Any, **options: Any) -> Outcome:
+        forgets = options["part"]
+        completions = 0
+
+        def spoil(outcome: Outcome) -> None:
+            nonlocal completions
+            for at, each in enumerate(outcome.completions, completions):
+                if at == 100:
+                    outcome.completions[at - completions] = replace(each, cookie=each.cookie ^ 1)
+            completions += len(outcome.completions)
+
+        def part(outcome: Outcome) -> None:
+            spoil(outcome)
+            forgets(outcome)
+
+        outcome = super().run(config, operations, memory, **options | {"part": forgets and part})
+        if forgets is None:
+            spoil(outcome)
+        memory[np.flatnonzero(memory[: 1 << 18] != 0)[-1]] ^= 0xFF
+        return outcome
+
+
+def sim(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Result:
+    monkeypatch.setattr(command, "load", lambda name: engine)
+    return CliRunner().invoke(app.app, ["sim", *map(str, arguments)])
+
+
+def in_pieces(monkeypatch: pytest.MonkeyPatch, octets: int) -> None:
+    """Lets a run begin with its first segment, in pieces of this size."""
+    monkeypatch.setattr(plan, "_AHEAD", 0)
+    monkeypatch.setattr(compiled, "OCTETS_OF_PIECE", octets)
+    monkeypatch.setattr(compiled, "CYCLES", 997)
+
+
+@pytest.mark.parametrize("engine", [CompiledEngine, Spoiling])
+def test_pieces_of_any_size_have_the_same_results(
+    engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # With --out nothing is dropped during the run.
+    whole = sim(monkeypatch, engine(), SHIPPED, "--json", "--out", tmp_path)
+    spoilt = engine is Spoiling
+    assert whole.exit_code == spoilt, whole.output
+    report = json.loads(whole.stdout)
+    assert {each["what"] for each in report["differences"]} == (
+        {"memory", "cookie of a completion"} if spoilt else set()
+    )
+    assert all(each["cycle"] for each in report["differences"])
+    for octets in (1, 10_000, 1 << 20):
+        in_pieces(monkeypatch, octets)
+        assert sim(monkeypatch, engine(), SHIPPED, "--json").stdout == whole.stdout
+
+
+class Interrupted(FakeEngine):
+    """Gets Ctrl-C before the packet of this number; ``twice``: also before the next packet."""
+
+    def __init__(self, number: int, *, twice: bool = False) -> None:
+        super().__init__()
+        self.numbers = {number, number + twice}
+
+    def run(self, config: Any, operations: Iterable[Operation], *rest: Any, **how: Any) -> Outcome:
+        return super().run(config, self._until(operations), *rest, **how)
+
+    def _until(self, operations: Iterable[Operation]) -> Iterator[Operation]:
+        packets = 0
+        for each in operations:
+            packets += isinstance(each, Packet)
+            if packets in self.numbers:
+                self.numbers.remove(packets)
+                signal.raise_signal(signal.SIGINT)
+            yield each
+
+
+def test_an_interrupted_run_reports_what_was_played(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_pieces(monkeypatch, 1)
+    before = signal.getsignal(signal.SIGINT)
+    result = sim(monkeypatch, Interrupted(100), SHIPPED, "--out", tmp_path)
+    assert result.exit_code == 130 and result.stderr == "rnic: interrupted\n"
+    assert "agree on what was played" in result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    (left,) = report["left_out"]
+    assert left["what"] == "segment"
+    assert left["reason"].startswith("not played, because of an interrupt after frame ")
+    assert report["segments"] >= 100 and report["segments"] + left["count"] == 236
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces(monkeypatch, 1)
+    result = sim(monkeypatch, Interrupted(100, twice=True), SHIPPED)
+    assert result.exit_code == 130 and not result.stdout
+    assert result.stderr == "rnic: interrupted\n"
+
+
+def test_an_interrupt_after_the_last_segment_leaves_a_whole_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    result = sim(monkeypatch, Interrupted(100), SHIPPED)  # everything was planned before
+    assert result.exit_code == 130 and "236 segments" in result.stdout

@@ -30,11 +30,11 @@ EXTRAS: dict[str, list[str]] = SETTINGS["project"]["optional-dependencies"]
 NOT_PACKAGES = {"build", "cocotb_tests", "dist", "docs", "proofs", "tests"}
 #: The distribution that installs a package, if the two names differ.
 BROUGHT_BY = {"cocotb_tools": "cocotb", "serial": "pyserial"}
-#: Folders, each with the extra that installs the imports at the top of its files.
+#: Folders and single files, each with the extra that installs the imports at the top of its files.
 NEEDS = {
     "": ["sw_driver", "hdl/spec"],
-    "hdl": ["hdl"],
-    "sim": ["cli", "export", "sim"],
+    "hdl": ["hdl", "examples/amaranth_design.py"],
+    "sim": ["cli", "examples/cocotb_bench.py", "export", "sim"],
     "flow": ["boards", "examples", "flow"],
 }
 
@@ -60,7 +60,8 @@ def names_of(requirements: list[Requirement]) -> set[str]:
 
 
 def sources(folder: str) -> Iterator[Path]:
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    top = ROOT / folder
+    for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
         if "tests" not in path.relative_to(ROOT).parts:
             yield path
 

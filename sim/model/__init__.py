@@ -12,3 +12,22 @@ The model knows no time, no threads and no sockets. Its modules are:
 The model has its own codecs, written with ``struct``, so that it cannot share a mistake with the
 gateware.
 """
+
+from .ddp import DataSink, DataSource
+from .events import DdpError, Delivered, LlpError, Placed
+from .memory import Access, Memory, Region
+from .mpa import MpaReceiver, MpaSender
+
+__all__ = [
+    "Access",
+    "DataSink",
+    "DataSource",
+    "DdpError",
+    "Delivered",
+    "LlpError",
+    "Memory",
+    "MpaReceiver",
+    "MpaSender",
+    "Placed",
+    "Region",
+]

@@ -13,10 +13,11 @@ The model has its own codecs, written with ``struct``, so that it cannot share a
 gateware.
 """
 
-from .ddp import DataSink, DataSource
-from .events import DdpError, Delivered, LlpError, Placed
-from .memory import Access, Memory, Region
-from .mpa import MpaReceiver, MpaSender
+# Absolute, as pytest also imports this file by the name that its folder has in a checkout.
+from ddp_rnic.sim.model.ddp import DataSink, DataSource
+from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
+from ddp_rnic.sim.model.memory import Access, Memory, Region
+from ddp_rnic.sim.model.mpa import MpaReceiver, MpaSender
 
 __all__ = [
     "Access",

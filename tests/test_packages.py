@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -188,14 +189,18 @@ for sys.argv[1:] in {calls}:
         code = ended.code
 sys.exit(code)
 """
-#: Every package that a file of the project imports, by the name of its distribution.
-FOREIGN = {
-    module.partition(".")[0]: brought_by(module)
-    for folder in ("cli", "sim", "flow", "boards", "export", "hdl")
-    for path in sources(folder)
-    for module, at_top in imported(path)
-    if at_top
-}
+
+
+@cache
+def foreign() -> dict[str, str]:
+    """Returns the distribution of every package that a file of the project imports."""
+    return {
+        module.partition(".")[0]: brought_by(module)
+        for folder in ("cli", "sim", "flow", "boards", "export", "hdl")
+        for path in sources(folder)
+        for module, at_top in imported(path)
+        if at_top
+    }
 
 
 def command(extra: str, *calls: str) -> subprocess.CompletedProcess[str]:
@@ -205,7 +210,7 @@ def command(extra: str, *calls: str) -> subprocess.CompletedProcess[str]:
     code is that of the last one.
     """
     brought = names_of(own({extra})) if extra else set()
-    absent = {module for module, distribution in FOREIGN.items() if distribution not in brought}
+    absent = {module for module, distribution in foreign().items() if distribution not in brought}
     code = _COMMAND.format(absent=absent, calls=[call.split() for call in calls])
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
@@ -356,7 +361,18 @@ def test_without_the_extra_the_command_names_it_in_one_sentence(
     assert done.stderr == "rnic: typer is not installed: pip install 'ddp-rnic[cli]'\n"
 
 
-# Checks that run outside the project's own environment.
+# Checks of the project's own environment, and outside it.
+
+
+def test_run_py_keeps_bytecode_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    environment = runpy.run_path(str(ROOT / "run.py"))["environment"]()
+    code = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == f"False {ROOT / '.venv' / 'bytecode'}\n", done.stderr
 
 
 def test_public_ci_runs_what_ci_runs() -> None:

@@ -50,8 +50,22 @@ def main() -> None:
     command = programs / arguments[0]
     if not command.exists():
         sys.exit(f"{arguments[0]} is no command of the environment in {ENVIRONMENT}")
-    path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
-    os.execve(command, [str(command), *arguments[1:]], {**os.environ, "PATH": path})
+    os.execve(command, [str(command), *arguments[1:]], environment())
+
+
+def environment() -> dict[str, str]:
+    """Returns the variables of the command, for which Python keeps the bytecode of modules.
+
+    Containers often set PYTHONDONTWRITEBYTECODE. Each process would then compile all that it
+    imports, for more than half of the time of a short command. The bytecode is kept in .venv, so
+    that none appears beside sources.
+    """
+    return {
+        "PYTHONPYCACHEPREFIX": str(ENVIRONMENT / "bytecode"),
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PATH": os.pathsep.join([str(ENVIRONMENT / "bin"), os.environ.get("PATH", os.defpath)]),
+    }
 
 
 def _develops(arguments: list[str]) -> bool:

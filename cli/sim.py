@@ -335,10 +335,12 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     print_differences(terminal, differences)
     segments = sum(each.segments for each in results)
     by_device = sum(each.segments for each in plans)
+    again = sum(each.repeats for each in plans)
     terminal.print(
         f"{colored('differ' if differences else 'agree', not differences)}: golden model and"
-        f" senders on {_count(segments, 'segment')}, RTL on {by_device} of them,"
-        f" {cycles} cycles at {width} bits{escape(left_out_text(left_out))}",
+        f" senders on {_count(segments, 'segment')}, RTL on {by_device} of them"
+        f" and on {again} once more, {cycles} cycles at {width} bits"
+        f"{escape(left_out_text(left_out))}",
         soft_wrap=True,
     )
     if differences:

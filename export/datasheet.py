@@ -230,6 +230,8 @@ def _requests() -> str:
         + _fields(send.MESSAGE)
         + "<h3>A piece of a message</h3>"
         + _fields(send.PIECE)
+        + "<p>The record of an FPDU, from bit 32 of TUSER on:</p>"
+        + _fields(send.RECORD)
         + _numbers(send.Kind, send.Flag, completion.SentStatus)
     )
 

@@ -54,6 +54,12 @@ $connections
         )
         platform.add_source(str(HERE / "$module.v"))
 
+    def connect(self, soc):
+        """Adds the registers to the SoC's bus, and the RNIC's writes to its masters."""
+        region = SoCRegion(REGISTERS, $size, cached=False)
+        soc.bus.add_slave("rnic", self.s_axil, region)
+$masters
+
 
 class Soc(SoCMini):
     """The RNIC, the memory that it writes, and a UART (LiteX's uartbone) that reaches both."""
@@ -66,9 +72,8 @@ class Soc(SoCMini):
         self.crg = CRG(platform.request("sys_clk"))
         self.add_uartbone(baudrate=1_000_000)
         self.rnic = rnic = Rnic(platform)
-        self.bus.add_slave("rnic", rnic.s_axil, SoCRegion(REGISTERS, $size, cached=False))
+        rnic.connect(self)
         self.add_ram("host_memory", HOST_MEMORY, memory)
-$masters
         self.comb += platform.request("irq").eq(rnic.irq)
         for name, mode in $streams:
             pins = getattr(rnic, name)
@@ -142,7 +147,7 @@ def litex(config: RnicConfig) -> str:
         ),
         connections=_indented(3, (line for bus in all_buses for line in _connections(bus))),
         masters=_indented(
-            2, (f'self.bus.add_master("rnic_{bus.name}", rnic.{bus.name})' for bus in masters)
+            2, (f'soc.bus.add_master("rnic_{bus.name}", self.{bus.name})' for bus in masters)
         ),
         streams=f"({', '.join(streams)})",
     )

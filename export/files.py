@@ -29,6 +29,7 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
         ("component.xml", ipxact.component),
         (f"{MODULE}.rdl", registers.rdl),
         (f"{MODULE}.h", registers.header),
+        (f"{MODULE}.vh", registers.verilog_header),
         ("registers.md", registers.page),
         ("litex_rnic.py", examples.litex),
         ("vivado.tcl", examples.vivado),

@@ -80,6 +80,10 @@ def header() -> list[str]:
             "message", send.ENTRY // 2, send.MESSAGE,
             "The first half of a message's first entry; two pieces or 32 octets follow.",
         ),
+        *_structure(
+            "record", send.RECORD_OCTETS, send.RECORD,
+            "The record of an FPDU, from bit 32 of TUSER on.",
+        ),
         *_numbers("SEND", send.Kind),
         *(f"#define RNIC_SEND_FLAG_{each.name} {each.value}u" for each in send.Flag),
         "",

@@ -1,4 +1,4 @@
-"""Writes the register map as a page, as SystemRDL 2.0 and as a C header."""
+"""Writes the register map as a page, as SystemRDL 2.0, and as headers for C and Verilog."""
 
 from __future__ import annotations
 
@@ -120,3 +120,22 @@ def header(config: RnicConfig) -> str:
             lines.append(f"#define {name}_SHIFT {field.low} /* {field.doc} */")
             lines.append(f"#define {name}_MASK {mask:#010x}u")
     return "\n".join([*lines, *layouts.header(), "", "#endif", ""])
+
+
+def verilog_header(config: RnicConfig) -> str:
+    """Returns the map as constants to include in a Verilog module, with the names of the C header.
+
+    The layouts of entries in host memory are missing.
+    """
+    lines = [
+        "// The registers of ddp-rnic on s_axil, to include in a module. Addresses count octets.",
+        "// verilator lint_off UNUSED",
+    ]
+    for register in registers(config):
+        lines.append(f"localparam [11:0] RNIC_{register.name} = 12'h{register.address:03x};")
+        for field in register.fields:
+            name = f"RNIC_{register.name}_{field.name.upper()}"
+            mask = (1 << field.bits) - 1 << field.low
+            lines.append(f"localparam {name}_SHIFT = {field.low};")
+            lines.append(f"localparam [31:0] {name}_MASK = 32'h{mask:08x};")
+    return "\n".join([*lines, "// verilator lint_on UNUSED", ""])

@@ -257,12 +257,12 @@ module tb_rnic;
   wire [OCTETS-1:0] m_axis_tkeep;
   wire m_axis_tlast, m_axis_tvalid;
   wire [15:0] m_axis_tid;
-  wire [32:0] m_axis_tuser;
+  wire [95:0] m_axis_tuser;
   reg m_axis_tready = 1'b0;
   reg [7:0] pauses = 8'h5A;
-  wire [WIDTH+OCTETS+50:0] offer =
+  wire [WIDTH+OCTETS+113:0] offer =
     {m_axis_tvalid, m_axis_tlast, m_axis_tid, m_axis_tuser, m_axis_tkeep, m_axis_tdata};
-  reg [WIDTH+OCTETS+50:0] held = 0;  // the beat that was not taken
+  reg [WIDTH+OCTETS+113:0] held = 0;  // the beat that was not taken
   reg [FPDUS-1:0] sent = 0;
   integer fpdu = 0, fpdu_at = 0, fpdu_octets, index;
 
@@ -284,7 +284,7 @@ module tb_rnic;
       else begin
         fpdu_octets = FPDU_OCTETS[16*fpdu +: 16];
         check("TID of an FPDU", FPDU_STREAMS[16*fpdu +: 16], m_axis_tid);
-        check("TUSER of an FPDU", {1'b0, FPDU_SEQUENCES[32*fpdu +: 32]}, m_axis_tuser);
+        check("TUSER of an FPDU", FPDU_TUSERS[96*fpdu +: 96], m_axis_tuser);
         check("TLAST of an FPDU", fpdu_at + OCTETS >= fpdu_octets, m_axis_tlast);
         for (index = 0; index < OCTETS; index = index + 1) begin
           check("TKEEP of an FPDU", fpdu_at + index < fpdu_octets, m_axis_tkeep[index]);

@@ -19,11 +19,11 @@ from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
-from ..hdl.spec.send import ENTRY, Flag, Message, Piece
+from ..hdl.spec.send import ENTRY, Flag, Message, Piece, Record
 from ..hdl.spec.send import Kind as SendKind
 from ..hdl.spec.stag import Access
 from ..sim.engines.engine import Ring
-from ..sim.model.ddp import DataSource
+from ..sim.model.ddp import DataSource, decode_segment
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import MpaSender
@@ -75,8 +75,10 @@ class _Sender(NamedTuple):
     markers: bool
     msn: int = 1
 
-    def fpdus(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the sequence number and the octets of each FPDU that the model sends."""
+    def fpdus(self) -> Iterator[tuple[int, bytes, Record]]:
+        """Yields the sequence number and the octets of each FPDU that the model sends, and its
+        record.
+        """
         memory, source = Memory(), DataSource(_MULPDU)
         memory.register(
             Region(stag=_SOURCE_STAG, to=_SOURCE_TO, length=_SOURCE_OCTETS, pd=_DOMAIN),
@@ -85,10 +87,17 @@ class _Sender(NamedTuple):
         source.set_msn(0, self.msn)
         queue = SendQueue(source, memory, stream=self.stream, pd=_DOMAIN)
         queue.post(self.message)
-        mpa = MpaSender(markers=self.markers)
+        mpa, message = MpaSender(markers=self.markers), self.message
+        entries, offset = len(message.encode()) // ENTRY, 0
         while (segment := queue.send()) is not None:
+            header, payload = decode_segment(segment)
+            record = Record(
+                entry=0, offset=offset, entries=entries, response=0, ends=int(header.last),
+                signaled=1, repeat=0,
+            )  # fmt: skip
+            offset += len(payload)
             sequence = self.sequence + mpa.position & 0xFFFFFFFF
-            yield sequence, mpa.send(segment)
+            yield sequence, mpa.send(segment), record
 
 
 #: A Write of several segments on a stream that also receives, and a Send on one that only sends.
@@ -214,17 +223,17 @@ def _sent(config: RnicConfig) -> Iterator[str]:
         yield f"localparam [8*LONGEST_RING-1:0] {name}_WORK ="
         yield f"  {8 * longest}'h{entries.ljust(longest, bytes(1)).hex()};"
     fpdus = [(sender.stream, *each) for sender in SENDERS for each in sender.fpdus()]
-    text = b"".join(octets for _, _, octets in fpdus)
+    text = b"".join(octets for _, _, octets, _ in fpdus)
     at, ends = len(text), []
-    for _, _, octets in fpdus:
+    for _, _, octets, _ in fpdus:
         ends.append(at - 1)
         at -= len(octets)
     yield f"localparam FPDUS = {len(fpdus)};"
     yield "// Of each FPDU, the first one lowest; FPDU_ENDS: its first octet's place in FPDU_TEXT."
     for name, bits, values in (
-        ("STREAMS", 16, [stream for stream, _, _ in fpdus]),
-        ("SEQUENCES", 32, [sequence for _, sequence, _ in fpdus]),
-        ("OCTETS", 16, [len(octets) for _, _, octets in fpdus]),
+        ("STREAMS", 16, [stream for stream, *_ in fpdus]),
+        ("TUSERS", 96, [record.number << 32 | sequence for _, sequence, _, record in fpdus]),
+        ("OCTETS", 16, [len(octets) for _, _, octets, _ in fpdus]),
         ("ENDS", 16, ends),
     ):
         digits = "".join(f"{value:0{bits // 4}x}" for value in reversed(values))

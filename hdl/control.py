@@ -25,9 +25,10 @@ from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
 from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
+from .send.repeats import Repeat
 from .send.rings import Doorbell, SendRing
 from .send.segmenter import Mulpdu, NextMsn
-from .send.sent import SendBinding
+from .send.sent import Released, SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
@@ -36,7 +37,7 @@ from .spec.stag import FIELDS
 __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
-_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell")
+_SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -82,6 +83,9 @@ def send_control(config):
         "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
         "consumer": In(16),
+        "released": Out(stream.Signature(Released(streams))),
+        "repeat": Out(stream.Signature(Repeat(streams))),
+        "repeating": In(1),
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
         "msns": Out(stream.Signature(NextMsn(streams))),
         "look": Out(range(streams)),
@@ -403,25 +407,42 @@ class Control(wiring.Component):
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
+    def _payloads(self, registers):
+        """Yields the assignments of doorbells, of releases, and of segments to be sent again."""
+        doorbell, released = registers.send_doorbell, registers.send_released
+        entry = registers.repeat_entry
+        for port, fields in (
+            ("doorbell", {"stream": doorbell[16:], "producer": doorbell}),
+            ("released", {
+                "stream": released[16:31], "index": released, "signaled": released[31]}),
+            ("repeat", {
+                "stream": registers.send_stream, "entry": entry, "entries": entry[16:],
+                "response": entry[24], "offset": registers.repeat_offset,
+                "length": registers.repeat_length, "msn": registers.repeat_msn,
+                "sequence": registers.repeat_sequence}),
+        ):
+            for name, value in fields.items():
+                yield getattr(self.send, port).payload[name].eq(value)
+
     def _send(self, m, registers):
         """Connects the sending halves of streams, and the counters of FPDUs."""
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
-        doorbell = Signal(32)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
             has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
         ]
-        m.d.comb += doorbell.eq(registers.send_doorbell)
         for command, name, allowed in (
             (registers.send_commit, "set", known),
             (registers.send_commit, "opens", known),
             (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
-            (registers.send_rings, "doorbell", self._known(doorbell[16:])),
+            (registers.send_rings, "doorbell", self._known(registers.send_doorbell[16:])),
+            (registers.send_releases, "released", self._known(registers.send_released[16:31])),
+            (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
         ):
             port = getattr(send, name)
@@ -449,8 +470,8 @@ class Control(wiring.Component):
             send.bind.payload.stream.eq(number),
             send.bind.payload.queue.eq(Mux(
                 has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
-            send.doorbell.payload.stream.eq(doorbell[16:]),
-            send.doorbell.payload.producer.eq(doorbell),
+            send.bind.payload.repeats.eq(registers.send_ring_size[24]),
+            *self._payloads(registers),
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),
@@ -460,7 +481,8 @@ class Control(wiring.Component):
             send.msns.payload.msn.eq(registers.send_msn),
             send.look.eq(number),
             registers.send_state.eq(
-                Cat(found.open, found.failed, found.response, C(0, 13), found.answered)),
+                Cat(found.open, found.failed, found.response, send.repeating, found.lost, C(0, 11),
+                    found.answered)),
         ]
         if self.config.responder:
             slots, ring = send.slots.payload, registers.response_slots

@@ -10,6 +10,7 @@ from amaranth.utils import exact_log2
 from .bus.axi import AWCACHE
 from .lib.stream import any_of
 from .lib.verilog import convert
+from .mpa.framer import SentRecord
 from .rnic import Rnic
 from .spec import regs
 from .spec.config import RnicConfig
@@ -33,8 +34,8 @@ class FlatRnic(wiring.Component):
 
     A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory. AXI4 has
     one width for all IDs of an interface, so AWID is as wide as ARID, and always 0;
-    ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``, and
-    ``tuser[32]`` marks an FPDU that was sent before.
+    ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``;
+    ``tuser[95:32]`` is the FPDU's record (:data:`~.spec.send.RECORD`).
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -78,7 +79,7 @@ class FlatRnic(wiring.Component):
                     **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
                        if config.sctp else {}),
-                    **(channel("m_axis_", Out, {**axis, "tuser": 33})
+                    **(channel("m_axis_", Out, {**axis, "tuser": 32 + SentRecord().size})
                        if config.transmit else {}),
                 }.items()
             },
@@ -202,7 +203,7 @@ class FlatRnic(wiring.Component):
             self.m_axis_tlast.eq(fpdu.beat.last),
             self.m_axis_tkeep.eq(keep(fpdu.beat.count)),
             self.m_axis_tid.eq(fpdu.stream),
-            self.m_axis_tuser.eq(Cat(fpdu.sequence, fpdu.repeat)),
+            self.m_axis_tuser.eq(Cat(fpdu.sequence, fpdu.record)),
         ]
 
 

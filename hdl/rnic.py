@@ -379,7 +379,8 @@ class Rnic(wiring.Component):
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
         wiring.connect(m, source.o, wiring.flipped(self.fpdus))
         wiring.connect(m, source.completions, m.submodules.delivery.sent)
-        for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns"):
+        for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns",
+                     "released", "repeat"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
         sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
         m.d.comb += [
@@ -393,6 +394,7 @@ class Rnic(wiring.Component):
             source.look.eq(control.send.look),
             control.send.state.eq(source.state),
             control.send.consumer.eq(source.consumer),
+            control.send.repeating.eq(source.repeating),
             control.send.dropped.eq(source.dropped),
             control.send.sent.eq(sent),
             source.fence.eq(control.send.fence),

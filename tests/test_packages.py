@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -28,12 +29,18 @@ EXTRAS: dict[str, list[str]] = SETTINGS["project"]["optional-dependencies"]
 #: Folders of the checkout that are not packages of the distribution.
 NOT_PACKAGES = {"build", "cocotb_tests", "dist", "docs", "proofs", "tests"}
 #: The distribution that installs a package, if the two names differ.
-BROUGHT_BY = {"cocotb_tools": "cocotb", "serial": "pyserial"}
-#: Folders, each with the extra that installs the imports at the top of its files.
+BROUGHT_BY = {
+    "cocotb_tools": "cocotb",
+    "litex_rnic": "litex",  # part of an export
+    "migen": "litex",
+    "serial": "pyserial",
+}
+#: Folders and single files, each with the extra that installs the imports at the top of its files.
 NEEDS = {
     "": ["sw_driver", "hdl/spec"],
-    "hdl": ["hdl"],
-    "sim": ["cli", "export", "sim"],
+    "hdl": ["hdl", "examples/amaranth_design.py"],
+    "sim": ["cli", "examples/cocotb_bench.py", "export", "sim"],
+    "litex": ["examples/litex_soc.py"],
     "flow": ["boards", "examples", "flow"],
 }
 
@@ -59,7 +66,8 @@ def names_of(requirements: list[Requirement]) -> set[str]:
 
 
 def sources(folder: str) -> Iterator[Path]:
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    top = ROOT / folder
+    for path in sorted(top.rglob("*.py")) if top.is_dir() else [top]:
         if "tests" not in path.relative_to(ROOT).parts:
             yield path
 
@@ -90,17 +98,19 @@ def brought_by(module: str) -> str:
 @pytest.mark.parametrize("extra", NEEDS)
 def test_an_extra_brings_what_its_folders_import(extra: str) -> None:
     brought = names_of(own({extra})) if extra else set()
+    files = {ROOT / name for names in NEEDS.values() for name in names if name.endswith(".py")}
     for folder in NEEDS[extra]:
         for path in sources(folder):
+            # A single file may need another extra than the rest of its folder.
             for module, at_top in imported(path):
-                if at_top:
+                if at_top and (path not in files or folder.endswith(".py")):
                     assert brought_by(module) in brought, f"{path} imports {module}"
 
 
 def test_the_base_requires_nothing_and_dev_requires_all_but_the_compiler() -> None:
     assert SETTINGS["project"]["dependencies"] == []
     others = set(EXTRAS) - {"compiler", "dev"}
-    assert others == {"cli", "serial", "hdl", "sim", "flow", "plots", "docs"}
+    assert others == {"cli", "serial", "hdl", "sim", "litex", "flow", "plots", "docs"}
     assert names_of(own({"dev"})) >= names_of(own(others))
 
 
@@ -179,14 +189,18 @@ for sys.argv[1:] in {calls}:
         code = ended.code
 sys.exit(code)
 """
-#: Every package that a file of the project imports, by the name of its distribution.
-FOREIGN = {
-    module.partition(".")[0]: brought_by(module)
-    for folder in ("cli", "sim", "flow", "boards", "export", "hdl")
-    for path in sources(folder)
-    for module, at_top in imported(path)
-    if at_top
-}
+
+
+@cache
+def foreign() -> dict[str, str]:
+    """Returns the distribution of every package that a file of the project imports."""
+    return {
+        module.partition(".")[0]: brought_by(module)
+        for folder in ("cli", "sim", "flow", "boards", "export", "hdl")
+        for path in sources(folder)
+        for module, at_top in imported(path)
+        if at_top
+    }
 
 
 def command(extra: str, *calls: str) -> subprocess.CompletedProcess[str]:
@@ -196,7 +210,7 @@ def command(extra: str, *calls: str) -> subprocess.CompletedProcess[str]:
     code is that of the last one.
     """
     brought = names_of(own({extra})) if extra else set()
-    absent = {module for module, distribution in FOREIGN.items() if distribution not in brought}
+    absent = {module for module, distribution in foreign().items() if distribution not in brought}
     code = _COMMAND.format(absent=absent, calls=[call.split() for call in calls])
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
@@ -347,7 +361,18 @@ def test_without_the_extra_the_command_names_it_in_one_sentence(
     assert done.stderr == "rnic: typer is not installed: pip install 'ddp-rnic[cli]'\n"
 
 
-# Checks that run outside the project's own environment.
+# Checks of the project's own environment, and outside it.
+
+
+def test_run_py_keeps_bytecode_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    environment = runpy.run_path(str(ROOT / "run.py"))["environment"]()
+    code = "import sys; print(sys.dont_write_bytecode, sys.pycache_prefix)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout == f"False {ROOT / '.venv' / 'bytecode'}\n", done.stderr
 
 
 def test_public_ci_runs_what_ci_runs() -> None:

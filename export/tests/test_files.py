@@ -40,6 +40,7 @@ def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
             "rnic.vlt",
             "tb_rnic.v",
             "rnic.h",
+            "rnic.vh",
             "rnic.rdl",
             "registers.md",
             "component.xml",
@@ -51,7 +52,7 @@ def test_it_writes_every_file_and_names_them(tmp_path: Path) -> None:
     assert (out / "rnic.v").read_text() == "// 256 True False\n"
     for name in ("component.xml", "litex_rnic.py", "vivado.tcl"):
         assert "s_axis_eth" in (out / name).read_text()
-    for name in ("rnic.h", "rnic.rdl", "component.xml", "tb_rnic.v"):
+    for name in ("rnic.h", "rnic.vh", "rnic.rdl", "component.xml", "tb_rnic.v"):
         assert "ASSOC_PORTS" in (out / name).read_text()
 
 

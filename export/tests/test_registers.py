@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from ddp_rnic.export.registers import CONSTANTS, header, page, rdl
+from ddp_rnic.export.registers import CONSTANTS, header, page, rdl, verilog_header
 from ddp_rnic.flow.tools import compiler
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -135,3 +136,15 @@ def test_the_page_of_the_project_is_that_of_its_registers() -> None:
         )
         + "\n"
     )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_the_verilog_header_has_the_constants_of_the_c_header(config: RnicConfig) -> None:
+    ours = re.findall(r"(RNIC_\w+) = (?:\d+'h)?(\w+);", verilog_header(config))
+    assert len(ours) == len(verilog_header(config).splitlines()) - 3
+    text = header(config)
+    for name, value in ours:
+        (known,) = re.findall(rf"#define {name} (\w+?)u?\b", text)
+        assert int(known, 0) == int(value, 10 if name.endswith("_SHIFT") else 16), name
+    registers = {f"RNIC_{register.name}" for register in expected(config)}
+    assert registers <= {name for name, _ in ours}

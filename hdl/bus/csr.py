@@ -33,8 +33,8 @@ class Registers(wiring.Component):
         High for one cycle when PLACED_OCTETS_LO is read.
     rings : Out(1)
         High for one cycle when CQ_DOORBELL has been written.
-    send_rings : Out(1)
-        With ``transmit`` only: the same of SEND_DOORBELL.
+    send_rings, send_releases : Out(1)
+        With ``transmit`` only: the same of SEND_DOORBELL and SEND_RELEASED.
     A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
@@ -43,7 +43,8 @@ class Registers(wiring.Component):
         self.registers = regs.registers_of(sctp=sctp, transmit=transmit, responder=responder)
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
-            "rings": Out(1), **({"send_rings": Out(1)} if transmit else {})}
+            "rings": Out(1),
+            **({"send_rings": Out(1), "send_releases": Out(1)} if transmit else {})}
         for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
@@ -75,7 +76,10 @@ class Registers(wiring.Component):
                 write_hit, ports, strict=True) if register.access == "wo"),
         ]
         if "send_rings" in self.signature.members:
-            m.d.sync += self.send_rings.eq(writing & write_hit[self._place("SEND_DOORBELL")])
+            m.d.sync += [
+                self.send_rings.eq(writing & write_hit[self._place("SEND_DOORBELL")]),
+                self.send_releases.eq(writing & write_hit[self._place("SEND_RELEASED")]),
+            ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
         with m.If(bus.b.ready & bus.b.valid):

@@ -23,7 +23,7 @@ __all__ = [
 #: Octets of the longest header: an untagged one (RFC 5041 section 4.3).
 HEADER_OCTETS = 18
 #: Bits of the number that comes back with a segment.
-TAG_BITS = 24
+TAG_BITS = 25
 QUEUE = 16
 
 

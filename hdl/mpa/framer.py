@@ -15,14 +15,23 @@ from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Beat, Skid, Stage, Store, delayed
+from ..spec.send import RECORD, RECORD_OCTETS
 from .intake import LlpBeat, LlpSettings
 
-__all__ = ["FpduBeat", "FpduHead", "Framer"]
+__all__ = ["FpduBeat", "FpduHead", "Framer", "SentRecord"]
 
 #: Words of 32 bits from one marker to the next, the marker included (RFC 5044 section 4.3).
 SPACING = 128
 #: Beats that the output queue holds; more than the cycles from the first beat to the queue.
 QUEUE = 32
+
+
+class SentRecord(data.FlexibleLayout):
+    """The record of an FPDU: 8 octets with the fields of :data:`~..spec.send.RECORD`."""
+
+    def __init__(self):
+        super().__init__(8 * RECORD_OCTETS, {
+            name: data.Field(bits, 8 * octet + bit) for name, octet, bit, bits, _ in RECORD})
 
 
 class FpduHead(data.StructLayout):
@@ -41,24 +50,24 @@ class FpduHead(data.StructLayout):
     stream : 16
     sequence : 32
         LLP sequence number of the FPDU's first octet.
-    repeat : 1
-        The FPDU was sent before.
+    record : SentRecord()
     """
 
     def __init__(self):
         super().__init__({
             "length": 16, "settings": LlpSettings(), "phase": 7,
-            "stream": 16, "sequence": 32, "repeat": 1})
+            "stream": 16, "sequence": 32, "record": SentRecord()})
 
 
 class FpduBeat(data.StructLayout):
-    """One beat of a packet that is one FPDU: an :class:`~.intake.LlpBeat` with ``repeat`` (1).
+    """One beat of a packet that is one FPDU: an :class:`~.intake.LlpBeat` with ``record``, a
+    SentRecord.
 
-    ``stream``, ``sequence`` and ``repeat`` are the same on all beats of a packet.
+    ``stream``, ``sequence`` and ``record`` are the same on all beats of a packet.
     """
 
     def __init__(self, width):
-        super().__init__({**LlpBeat(width).members, "repeat": 1})
+        super().__init__({**LlpBeat(width).members, "record": SentRecord()})
 
 
 class _Words(data.StructLayout):
@@ -388,7 +397,7 @@ class Framer(wiring.Component):
         m.submodules.queue = queue = Store(
             data.StructLayout({"data": self.width, "words": range(words + 1), "last": 1}),
             depth=QUEUE)
-        known = data.StructLayout({"stream": 16, "sequence": 32, "repeat": 1})
+        known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = of_packet = Store(known, depth=2 * QUEUE)
         m.submodules.stage = stage = Stage(FpduBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)

@@ -8,10 +8,11 @@ from amaranth.utils import exact_log2
 from ..dma.staging import StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Store, delayed
-from ..mpa.framer import FpduHead
+from ..mpa.framer import FpduHead, SentRecord
 from ..mpa.intake import LlpSettings
 from ..mpa.length import FpduLength
 from ..spec.completion import SentStatus
+from .repeats import SLOT_BITS, Repeat
 from .segmenter import SegmentTag
 from .sent import Passed
 
@@ -41,12 +42,21 @@ class SendState(data.StructLayout):
         Read Responses that left whole, modulo 2**16.
     response : 1
         The segment that could not be read is one of the next Read Response.
+    lost : 1
+        The send ring could not be read, or a segment not be sent again.
     """
 
     def __init__(self):
         super().__init__({
             "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32,
-            "answered": 16, "response": 1})
+            "answered": 16, "response": 1, "lost": 1})
+
+
+class _Place(data.StructLayout):
+    """The place of a stream's next segment: ``entry`` (16) and ``offset`` (32) of its record."""
+
+    def __init__(self):
+        super().__init__({"entry": 16, "offset": 32})
 
 
 class SendSetting(data.StructLayout):
@@ -63,6 +73,9 @@ class Departure(wiring.Component):
     half of its stream, so that no later segment leaves (RFC 5041 section 7.1). The positions count
     markers, padding and CRC (RFC 5044 section 4).
 
+    A segment that is sent again keeps its number, and changes none. It leaves even after the half
+    was closed: a Terminate reaches the peer only after all octets before it.
+
     Latency: 3 cycles from ``segments`` to ``heads``. Throughput: one segment in 2 cycles, one beat
     per cycle. Reset: empty; the states stay. Errors: ``failed`` in the state.
 
@@ -76,8 +89,14 @@ class Departure(wiring.Component):
         Replaces the state of a stream, while no segment of it is under way.
     look : In(range(streams)), state : Out(SendState())
         Look-up of a state, answered after 2 cycles.
+    begin : In(stream.Signature(range(streams)))
+        A stream whose send ring is new, while no segment of it is under way.
     segments : In(stream.Signature(StagedHead()))
         The tag is that of :class:`~.segmenter.Segmenter`.
+    slot : Out(SLOT_BITS), repeat : In(Repeat(streams))
+        Look-up of a segment that is sent again, answered in the same cycle.
+    repeated : Out(stream.Signature(SLOT_BITS, always_ready=True))
+        Such a segment has left or was given up.
     beats : In(stream.Signature(Beat(width)))
         A packet for each segment that is neither refused nor failed.
     heads : Out(stream.Signature(FpduHead()))
@@ -101,6 +120,10 @@ class Departure(wiring.Component):
         self.streams = streams
         super().__init__({
             "set": In(stream.Signature(SendSetting(streams))),
+            "begin": In(stream.Signature(range(streams))),
+            "slot": Out(SLOT_BITS),
+            "repeat": In(Repeat(streams)),
+            "repeated": Out(stream.Signature(SLOT_BITS, always_ready=True)),
             "look": In(range(streams)),
             "state": Out(SendState()),
             "segments": In(stream.Signature(StagedHead())),
@@ -127,6 +150,7 @@ class Departure(wiring.Component):
         # A segment takes two cycles for its look-up, and is written back in the third one.
         takes, looks, known = Signal(), Signal(), Signal()
         length = [Signal(16, name=f"length{n}") for n in (1, 2)]
+        repeat = Signal(Repeat(self.streams))
         bad, fails = Signal(2), Signal(2)  # fails: a stream is closed, in the place of a segment
         m.submodules.size = size = FpduLength()
         m.d.comb += [
@@ -138,6 +162,7 @@ class Departure(wiring.Component):
             table.address[0].eq(number),
             table.address[1].eq(self.look),
             self.state.eq(table.data[1]),
+            self.slot.eq(delayed(m, 1, asked.entries, "slot")),
         ]
         m.d.sync += [
             looks.eq(takes | (self.fail.valid & self.fail.ready)),
@@ -145,34 +170,41 @@ class Departure(wiring.Component):
             fails.eq(Cat(self.fail.valid & self.fail.ready, fails)),
             length[0].eq(segment.lead + segment.length),
             length[1].eq(length[0]),
+            repeat.eq(self.repeat),
             bad.eq(Cat(segment.refused | segment.failed, bad)),
         ]
         known_tag = delayed(m, 2, asked, "tag")
         known_number = delayed(m, 2, number, "number")[:exact_log2(self.streams)]
-        ends = Signal()
+        ends, again, alone = Signal(), Signal(), Signal()
         state, leaves, closes = Signal(SendState()), Signal(), Signal()
         written, head = Signal(SendState()), heads.i.payload
         m.d.comb += [
             state.eq(table.data[0]),
             size.markers.eq(state.llp.markers),
             size.after.eq(state.after),
-            leaves.eq(state.open & ~bad[1] & ~fails[1]),
+            again.eq(known_tag.repeat & ~fails[1]),
+            leaves.eq((state.open | again) & ~bad[1] & ~fails[1]),
             closes.eq(fails[1] | (bad[1] & ~known_tag.stops)),
-            ends.eq(known_tag.ends & ~fails[1]),
+            ends.eq(known_tag.ends & ~fails[1] & ~again),
+            # A segment that is given up, and was to be sent again, fails like a read of the ring.
+            alone.eq(fails[1] | (again & closes)),
+            written.lost.eq(state.lost | (state.open & alone)),
             written.open.eq(state.open & ~closes),
             written.failed.eq(state.failed | (state.open & closes)),
-            written.ending.eq((state.ending | (state.open & closes & ~fails[1])) & ~ends),
+            written.ending.eq((state.ending | (state.open & closes & ~alone)) & ~ends),
             written.llp.eq(state.llp),
-            written.after.eq(Mux(leaves, size.then, state.after)),
-            written.sequence.eq(state.sequence + Mux(leaves, size.words << 2, 0)),
+            written.after.eq(Mux(leaves & ~again, size.then, state.after)),
+            written.sequence.eq(state.sequence + Mux(leaves & ~again, size.words << 2, 0)),
             written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
             written.response.eq(
-                state.response | (state.open & closes & ~fails[1] & known_tag.response)),
+                state.response | (state.open & closes & ~alone & known_tag.response)),
             head.length.eq(length[1]),
             head.settings.eq(state.llp),
-            head.phase.eq(state.after + 1),
+            head.phase.eq(
+                state.after + 1 - Mux(again, (state.sequence - repeat.sequence)[2:9], 0)),
             head.stream.eq(known_number),
-            head.sequence.eq(state.sequence),
+            head.sequence.eq(Mux(again, repeat.sequence, state.sequence)),
+            head.record.eq(self._record(m, known & ~fails[1], known_tag, again, leaves, repeat)),
             heads.i.valid.eq(known & leaves),
             packets.i.valid.eq(known & ~bad[1] & ~fails[1]),
             packets.i.payload.eq(leaves),
@@ -183,19 +215,22 @@ class Departure(wiring.Component):
         ]
         passed, message = self.passed.payload, self.passed.payload.message
         m.d.comb += [
-            self.passed.valid.eq(known & Mux(fails[1], state.open, leaves | ends)),
+            self.passed.valid.eq(known & Mux(alone, state.open, leaves | ends)),
             passed.leaves.eq(leaves),
-            passed.ends.eq(ends | fails[1]),
+            passed.ends.eq(ends | alone),
             message.stream.eq(known_number),
-            message.entries.eq(Mux(fails[1], 0, known_tag.entries)),
+            message.entries.eq(Mux(alone, 0, known_tag.entries)),
             message.signaled.eq(known_tag.signaled),
+            message.lost.eq(alone),
             message.status.eq(Mux(leaves, SentStatus.SUCCESS, Mux(
                 (state.open & closes) | state.ending, SentStatus.FAILED, SentStatus.FLUSHED))),
         ]
         m.d.sync += [
             self.leaves.eq(known & leaves),
             self.dropped.eq(known & ~leaves & ~fails[1] & ~known_tag.stops),
-            self.ends.eq(known & (ends | (known_tag.stops & ~fails[1]))),
+            self.ends.eq(known & ~fails[1] & (known_tag.ends | known_tag.stops)),
+            self.repeated.valid.eq(known & again & ~known_tag.stops),
+            self.repeated.payload.eq(known_tag.entries),
         ]
         m.d.sync += [
             self.closed.valid.eq(known & state.open & closes),
@@ -204,6 +239,33 @@ class Departure(wiring.Component):
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         self._pass(m, packets)
         return m
+
+    def _record(self, m, known, tag, again, leaves, repeat):
+        """Returns the record of the segment that is ``known`` in this cycle, with ``tag``."""
+        asked = data.View(tag.shape(), self.segments.payload.tag[:tag.shape().size])
+        m.submodules.places = places = ForwardedTable(_Place(), self.streams, few=FEW)
+        place, then = Signal(_Place()), Signal(_Place())
+        writes, record = places.write, Signal(SentRecord())
+        m.d.comb += [
+            places.address[0].eq(asked.stream),
+            place.eq(places.data[0]),
+            then.entry.eq(place.entry + Mux(tag.ends, tag.entries, 0)),
+            then.offset.eq(Mux(tag.ends, 0, place.offset + Mux(
+                leaves, delayed(m, 2, self.segments.payload.length, "octets"), 0))),
+            writes.valid.eq((known & ~again) | self.begin.valid),
+            writes.payload.address.eq(Mux(known & ~again, tag.stream, self.begin.payload)),
+            writes.payload.data.eq(Mux(known & ~again, then.as_value(), 0)),
+            self.begin.ready.eq(~known | again),
+            record.entry.eq(Mux(again, repeat.entry, Mux(
+                tag.response, m.submodules.table.data[0].answered, place.entry))),
+            record.offset.eq(Mux(again, repeat.offset, place.offset)),
+            record.entries.eq(Mux(again, repeat.entries, tag.entries)),
+            record.response.eq(tag.response),
+            record.ends.eq(tag.ends),
+            record.signaled.eq(tag.signaled),
+            record.repeat.eq(again),
+        ]
+        return record
 
     def _pass(self, m, packets):
         """Passes the packets that leave, and drops the others."""

@@ -110,7 +110,7 @@ class ResponseRings(wiring.Component):
     turn : In(range(streams)), found : Out
         Look-up: the slots to be read (``base``, ``size``, ``start``, ``count``), the octets that
         were sent of the first response (``done``), whether there is a request (``sends``), and
-        whether there are more (``more``).
+        whether there are more (``more``). ``start`` is the MSN, modulo 2**16.
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
         Only while ``room`` (Out(1)) is high.
     answered : Out(stream.Signature(Answered(streams)))

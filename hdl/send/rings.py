@@ -5,6 +5,8 @@ The data's way::
     doorbell ─► wake        turn ─ look-ups ─ Window ┬ segments, pieces ─► ReadDma ─ Entries ─ o
                 results ─► contexts, ended ◄─────────┘ nothing to send
 
+A segment that is sent again has a turn of its own, in which the entries of its message are read.
+
 With a responder, a turn is for messages of the send ring or for Read Responses, one after the
 other: a message that was begun first, else the one of the two that did not have the last turn.
 """
@@ -17,8 +19,9 @@ from amaranth.utils import exact_log2
 from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
-from ..lib.stream import Beat, Store, counted
+from ..lib.stream import Beat, Store, counted, delayed
 from ..spec.send import ENTRY
+from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
 from .scheduler import turns
 from .segmenter import TurnResult
@@ -65,7 +68,8 @@ class _Context(data.StructLayout):
 class _Window(data.StructLayout):
     """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
 
-    ``octets``, ``done``, ``more`` and ``response`` as in :class:`~.work.Turn`.
+    ``octets``, ``done``, ``more``, ``response``, ``repeat`` and ``slot`` as in
+    :class:`~.work.Turn`.
     """
 
     def __init__(self, streams):
@@ -73,7 +77,7 @@ class _Window(data.StructLayout):
         super().__init__({
             **{name: ring[name].shape for name in ("stream", "base", "size")},
             "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1,
-            "response": 1})
+            "response": 1, "repeat": 1, "slot": SLOT_BITS})
 
 
 class _Fetched(data.StructLayout):
@@ -83,7 +87,8 @@ class _Fetched(data.StructLayout):
         window = _Window(streams)
         super().__init__({
             name: window[name].shape
-            for name in ("stream", "count", "octets", "done", "more", "response")})
+            for name in (
+                "stream", "count", "octets", "done", "more", "response", "repeat", "slot")})
 
 
 class RingReader(wiring.Component):
@@ -95,6 +100,11 @@ class RingReader(wiring.Component):
     read in the turn after that. A message is sent only once the producer has passed all of its
     entries. A producer index more than a ring ahead, a message larger than the ring, and a read
     that the bus refuses close the sending half of that stream alone.
+
+    A segment that is to be sent again waits for at most one turn, and delays a turn by one such
+    segment at most. It is given up if its message has no entries or more than the ring; and if it
+    is one of a Read Response whose request is more than half of the slots before the next one to be
+    answered: the peer sends that many requests only after it has received the response.
 
     Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
@@ -123,6 +133,9 @@ class RingReader(wiring.Component):
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
     fail : Out(stream.Signature(range(streams)))
         The sending half of a stream has to be closed.
+    repeats : In(stream.Signature(RepeatTurn(streams)))
+    slot : Out(SLOT_BITS), repeat : In(Repeat(streams)), dropped : Out
+        Look-up in, and a free slot for, :class:`~.repeats.Repeats`.
     slots, requests, answered, next, asked
         With ``responder`` only: those of :class:`~.responses.ResponseRings`.
     """
@@ -147,6 +160,10 @@ class RingReader(wiring.Component):
             "o": Out(stream.Signature(WorkEntry(streams))),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
+            "repeats": In(stream.Signature(RepeatTurn(streams))),
+            "slot": Out(SLOT_BITS),
+            "repeat": In(Repeat(streams)),
+            "dropped": Out(stream.Signature(SLOT_BITS, always_ready=True)),
             **{name: members[name]
                for name in ("slots", "requests", "answered", "next", "asked") if responder},
         })
@@ -285,22 +302,25 @@ class RingReader(wiring.Component):
         rings, producers, contexts = tables
         # A turn: two cycles for the look-ups, and two for the decision.
         turn, takes, valid = self.turn.payload, Signal(), Signal(4)
+        looked, again = Signal(number), self._choose(m, takes)
         streams = [Signal(number, name=f"stream{n}") for n in range(1, 5)]
         octets = [Signal(range(QUANTUM + 1), name=f"octets{n}") for n in range(1, 5)]
         m.d.comb += [
-            takes.eq(self.turn.valid & self.turn.ready),
             # The turns that are under way fit in the other half of each queue.
-            self.turn.ready.eq(windows.half & idle.half & over.half & ~valid[0]),
-            rings.address[0].eq(turn.stream),
-            producers.address[0].eq(turn.stream),
-            contexts.address[0].eq(turn.stream),
+            takes.eq(windows.half & idle.half & over.half & ~valid[0]
+                     & (self.turn.valid | self.repeats.valid)),
+            self.turn.ready.eq(takes & ~again),
+            self.repeats.ready.eq(takes & again),
+            looked.eq(Mux(again, self.repeats.payload.stream, turn.stream)),
+            *(table.address[0].eq(looked) for table in tables),
         ]
         m.d.sync += [
             valid.eq(Cat(takes, valid)),
             *(one.eq(other) for one, other in zip(
                 (*streams, *octets),
-                (turn.stream, *streams[:-1], turn.octets, *octets[:-1]), strict=True)),
+                (looked, *streams[:-1], turn.octets, *octets[:-1]), strict=True)),
         ]
+        repeats = valid[3] & delayed(m, 4, again, "again")
         found3, context3, available3 = Signal(ring), Signal(_Context()), Signal(16)
         found4, context4, available4 = Signal(ring), Signal(_Context()), Signal(16)
         entries3, wants3 = Signal(16), Signal(8)
@@ -325,9 +345,9 @@ class RingReader(wiring.Component):
             all_of.eq(available4 <= wants4),
             sends.eq(found4.open & ~far4 & ~lacks4),
             windows.i.valid.eq(valid[3] & sends),
-            idle.i.valid.eq(valid[3] & ~windows.i.valid),
+            idle.i.valid.eq(valid[3] & ~windows.i.valid & ~repeats),
             idle.i.payload.eq(streams[3]),
-            over.i.valid.eq(valid[3] & found4.open & far4),
+            over.i.valid.eq(valid[3] & found4.open & far4 & ~repeats),
             over.i.payload.eq(streams[3]),
             window.stream.eq(streams[3]),
             window.base.eq(found4.base),
@@ -339,7 +359,58 @@ class RingReader(wiring.Component):
             window.more.eq(~all_of),
         ]
         if self.responses:
+            m.d.comb += self.responses.turn.eq(looked)
             self._decide_for_responses(m, window, windows.i, valid[3], sends, context3, context4)
+        self._decide_for_repeats(m, window, windows.i, repeats, found3, found4)
+
+    def _choose(self, m, takes):
+        """Returns whether the next turn is for a segment that is sent again."""
+        again, had = Signal(), Signal()  # ``had``: the last turn was for one
+        m.d.comb += again.eq(self.repeats.valid & ~(had & self.turn.valid))
+        with m.If(takes):
+            m.d.sync += had.eq(again)
+        return again
+
+    def _decide_for_repeats(self, m, window, chosen, repeats, found3, found4):
+        """Replaces the window by that of a segment that is sent again, in its turn ``repeats``.
+
+        ``found3``, ``found4``: the ring, in the last two stages.
+        """
+        repeat, inside, fits = Signal(Repeat(self.streams)), Signal(), Signal()
+        m.d.comb += [
+            self.slot.eq(delayed(m, 3, self.repeats.payload.slot, "repeated")),
+            fits.eq(found4.open & inside),
+            self.dropped.valid.eq(repeats & ~fits),
+            self.dropped.payload.eq(delayed(m, 1, self.slot, "slot")),
+        ]
+        m.d.sync += [
+            repeat.eq(self.repeat),
+            inside.eq(self.repeat.entries.any() & (self.repeat.entries <= 1 << found3.size)),
+        ]
+        with m.If(repeat.response):
+            m.d.comb += fits.eq(0)
+            if self.responses:
+                found = self.responses.found
+                behind = (found.start - repeat.entry)[:16]
+                m.d.comb += fits.eq(behind << 1 <= 1 << found.size)
+        with m.If(repeats):
+            m.d.comb += [
+                chosen.valid.eq(fits),
+                window.start.eq(repeat.entry),
+                window.count.eq(repeat.entries),
+                window.octets.eq(1),  # enough for one segment
+                window.done.eq(repeat.offset),
+                window.more.eq(0),
+                window.response.eq(repeat.response),
+                window.repeat.eq(1),
+                window.slot.eq(self.dropped.payload),
+            ]
+            with m.If(repeat.response):
+                if self.responses:
+                    m.d.comb += [window.base.eq(found.base), window.size.eq(found.size),
+                                 window.count.eq(1)]
+            with m.Else():
+                m.d.comb += [window.base.eq(found4.base), window.size.eq(found4.size)]
 
     def _decide_for_responses(self, m, window, chosen, valid, sends, context3, context4):
         """Replaces the window by one of Read Responses, if it is their turn.
@@ -347,11 +418,10 @@ class RingReader(wiring.Component):
         ``sends``: the stream has a message of its own to send. The contexts are those of the last
         two stages.
         """
-        responses, found, answers = self.responses, self.responses.found, Signal()
+        found, answers = self.responses.found, Signal()
         begun = Signal()  # a message of the stream's own
         m.d.sync += begun.eq(context3.done.any())
         m.d.comb += [
-            responses.turn.eq(self.turn.payload.stream),
             answers.eq(found.sends & ~begun & (found.done.any() | ~sends | ~context4.answered)),
         ]
         with m.If(answers):
@@ -480,6 +550,6 @@ class Entries(wiring.Component):
                     entry.stream.eq(window.stream),
                     entry.turn.first.eq(left == window.count),
                     *(entry.turn[name].eq(window[name])
-                      for name in ("octets", "done", "more", "response")),
+                      for name in ("octets", "done", "more", "response", "repeat", "slot")),
                 ]
         return m

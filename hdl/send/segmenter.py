@@ -27,6 +27,7 @@ from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.send import ENTRY
 from .credit import CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
+from .repeats import SLOT_BITS, Repeat
 from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
 __all__ = ["Cutter", "SegmentTag", "Segmenter", "TurnResult"]
@@ -46,17 +47,22 @@ class SegmentTag(data.StructLayout):
     -------
     stream : 12
     ends : 1
-        The last segment of a message: ``entries`` (8) of it, ``signaled`` (1) as in
-        :class:`~.work.SendMessage`.
+        The last segment of a message.
+    entries : 8, signaled : 1
+        Of the message, as in :class:`~.work.SendMessage`; of a segment that is sent again, its slot
+        of :class:`~.repeats.Repeats`.
     response : 1
         The message is a Read Response, and ``entries`` is 0.
     stops : 1
         The message stops, and the segment has no octet.
+    repeat : 1
+        The segment is sent again.
     """
 
     def __init__(self):
         super().__init__({
-            "stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1})
+            "stream": 12, "entries": 8, "signaled": 1, "ends": 1, "stops": 1, "response": 1,
+            "repeat": 1})
 
 
 class _Prepared(data.StructLayout):
@@ -210,6 +216,10 @@ class Cutter(wiring.Component):
     A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
     Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
 
+    A turn for a segment that is sent again has that segment alone, as long as it was, with its old
+    MSN. It needs no credit, changes no account, and has no result. If the message is shorter now,
+    the segment is refused.
+
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages; in 3
     cycles if its stream has a limit. Reset: no message; MULPDUs and MSNs stay. Errors: none.
 
@@ -234,6 +244,8 @@ class Cutter(wiring.Component):
         The same segments, and the octets that were sent before.
     results : Out(stream.Signature(TurnResult(streams), always_ready=True))
         One for each turn.
+    slot : Out(SLOT_BITS), repeat : In(Repeat(streams))
+        Look-up of a segment that is sent again, answered in the same cycle.
     """
 
     def __init__(self, width, streams):
@@ -248,6 +260,8 @@ class Cutter(wiring.Component):
             "segments": Out(stream.Signature(ReadSegment(), always_ready=True)),
             "shares": Out(stream.Signature(Share(streams), always_ready=True)),
             "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
+            "slot": Out(SLOT_BITS),
+            "repeat": In(Repeat(streams)),
         })
 
     def elaborate(self, platform):
@@ -260,7 +274,9 @@ class Cutter(wiring.Component):
         over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
         small, length = Signal(), Signal(LENGTH_BITS)
-        mulpdu = self._mulpdu(m, now, fresh)
+        again, short = now.turn.repeat, Signal()
+        length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
+        mulpdu = Mux(again, length_again, self._mulpdu(m, now, fresh))
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
         header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
         first = fresh[0] & now.turn.first
@@ -269,7 +285,7 @@ class Cutter(wiring.Component):
         may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
-            bad.eq(now.refused | small | failed),
+            bad.eq(now.refused | small | Mux(again, short, failed)),
             ends.eq(over[-1] | bad),
             # The first step of a message that continues is to skip octets.
             stops.eq(cuts & ~skips & ~may),
@@ -281,8 +297,8 @@ class Cutter(wiring.Component):
             takes.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += [
-            tests.eq(weighs & limited),
-            cuts.eq((weighs & ~limited) | tests),
+            tests.eq(weighs & limited & ~again),
+            cuts.eq((weighs & ~(limited & ~again)) | tests),
             fresh.eq(Cat(takes, fresh)),
             waits.eq(self.i.valid & ~takes),
         ]
@@ -292,7 +308,8 @@ class Cutter(wiring.Component):
                 over.eq(now.left - mulpdu - 1),
                 room.eq(mulpdu - header),
                 rest.eq(now.left - header),
-                small.eq(mulpdu <= header),
+                small.eq(mulpdu < header + ~again),
+                short.eq(now.left < mulpdu),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -310,18 +327,21 @@ class Cutter(wiring.Component):
         with m.Else():
             m.d.sync += [now.at[32:].eq(now.at[32:] + carry), carry.eq(0)]
         with m.If(takes):
-            m.d.sync += [now.eq(self.i.payload), carry.eq(0)]
+            m.d.sync += [
+                now.eq(self.i.payload), carry.eq(0),
+                length_again.eq(self.repeat.length), msn_again.eq(self.repeat.msn)]
 
         segment, share = self.segments.payload, self.shares.payload
         tag = data.View(SegmentTag(), segment.tag[:SegmentTag().size])
         m.d.sync += [
             self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
-            segment.header.eq(self._header(now, msn, ends)),
+            segment.header.eq(self._header(now, Mux(again, msn_again, msn), ends)),
             segment.lead.eq(header),
             segment.length.eq(Mux(stops, 0, length)),
             tag.stream.eq(now.stream),
-            tag.entries.eq(Mux(now.turn.response, 0, now.entries)),
+            tag.entries.eq(Mux(again, now.turn.slot, Mux(now.turn.response, 0, now.entries))),
+            tag.repeat.eq(again),
             tag.signaled.eq(now.signaled),
             tag.ends.eq(sends & ends),
             tag.stops.eq(stops),
@@ -336,7 +356,8 @@ class Cutter(wiring.Component):
         m.d.comb += [
             accounts.octets.eq(segment.lead + segment.length),
             accounts.cuts.eq(delayed(m, 1, sends & ~bad, "sent")),
-            accounts.ends.eq(delayed(m, 1, leaves & now.last, "last")),
+            accounts.ends.eq(delayed(m, 1, leaves & now.last & ~again, "last")),
+            self.slot.eq(self.i.payload.turn.slot),
         ]
         return m
 
@@ -367,7 +388,7 @@ class Cutter(wiring.Component):
             m.d.sync += [
                 whole.eq(enough(mulpdu, has_markers)), rest.eq(enough(now.left[:17], has_markers))]
         m.d.sync += fits.eq(needs <= left)
-        return accounts, fits | ~limited | bad, has_limit, markers, failed
+        return accounts, fits | ~limited | bad | now.turn.repeat, has_limit, markers, failed
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -395,7 +416,7 @@ class Cutter(wiring.Component):
         kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),
-            own.eq(sent & ~now.tagged),
+            own.eq(sent & ~now.tagged & ~now.turn.repeat),
             self.msns.ready.eq(~own),
             table.address[0].eq(Cat(self.i.payload.qn, self.i.payload.stream)),
             table.write.valid.eq(own | self.msns.valid),
@@ -451,7 +472,7 @@ class Cutter(wiring.Component):
         ended, untouched = Signal(), Signal()
         before, result = Signal(TurnResult(self.streams)), self.results.payload
         m.d.sync += [
-            ended.eq(leaves & now.last),
+            ended.eq(leaves & now.last & ~now.turn.repeat),
             untouched.eq(first),
             before.stream.eq(now.stream),
             before.response.eq(now.turn.response),
@@ -519,6 +540,8 @@ class Segmenter(wiring.Component):
         An entry with octets inline, for the next row of the inline memory.
     begins : Out(1)
         A message begins, which will have one segment with a mark.
+    slot, repeat
+        As in :class:`Cutter`.
     """
 
     def __init__(self, width, streams, *, inline=256):
@@ -541,6 +564,8 @@ class Segmenter(wiring.Component):
             "inline": Out(stream.Signature(512)),
             "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
             "begins": Out(1),
+            "slot": Out(SLOT_BITS),
+            "repeat": In(Repeat(streams)),
         })
 
     def elaborate(self, platform):
@@ -570,6 +595,8 @@ class Segmenter(wiring.Component):
         wiring.connect(m, parts.o, wiring.flipped(self.parts))
 
         m.d.comb += [
+            self.slot.eq(cutter.slot),
+            cutter.repeat.eq(self.repeat),
             self.begins.eq(reader.messages.valid & ~reader.messages.payload.partial),
             cutter.look.valid.eq(
                 messages.o.valid & messages.o.ready & messages.o.payload.turn.first),

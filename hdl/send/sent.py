@@ -16,7 +16,7 @@ from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Backlog, Store, counted, delayed
 from ..spec.completion import SentStatus
 
-__all__ = ["EndedMessage", "HandOver", "Passed", "SendBinding", "SentCompletions"]
+__all__ = ["EndedMessage", "HandOver", "Passed", "Released", "SendBinding", "SentCompletions"]
 
 QUEUE = 64
 
@@ -24,11 +24,13 @@ QUEUE = 64
 class EndedMessage(data.StructLayout):
     """A message that has ended: its ``entries`` (8) in the ring of ``stream``.
 
-    ``status`` (2): a SentStatus. ``signaled`` (1): its success is reported.
+    ``status`` (2): a SentStatus. ``signaled`` (1): its success is reported. ``lost`` (1): it has no
+    entry, and no message of the stream can be sent again.
     """
 
     def __init__(self, streams):
-        super().__init__({"stream": range(streams), "entries": 8, "status": 2, "signaled": 1})
+        super().__init__({
+            "stream": range(streams), "entries": 8, "status": 2, "signaled": 1, "lost": 1})
 
 
 class Passed(data.StructLayout):
@@ -39,10 +41,24 @@ class Passed(data.StructLayout):
 
 
 class SendBinding(data.StructLayout):
-    """The completion ``queue`` for messages that ``stream`` sends; its ring begins with index 0."""
+    """The completion ``queue`` for messages that ``stream`` sends; its ring begins with index 0.
+
+    ``repeats`` (1): messages may be sent again until they are released.
+    """
 
     def __init__(self, config):
-        super().__init__({"stream": range(config.streams), "queue": range(queues_of(config))})
+        super().__init__({
+            "stream": range(config.streams), "queue": range(queues_of(config)), "repeats": 1})
+
+
+class Released(data.StructLayout):
+    """All entries of the ring of ``stream`` before ``index`` (16) are needed no more.
+
+    ``signaled`` (1): the success of one of their messages is reported.
+    """
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "index": 16, "signaled": 1})
 
 
 class HandOver(wiring.Component):
@@ -94,13 +110,14 @@ class HandOver(wiring.Component):
         return m
 
 
-class _Op(enum.Enum, shape=2):
+class _Op(enum.Enum, shape=3):
     """A step that changes the account of a stream."""
 
     BIND = 0  #: its ring is new
     ENDED = 1  #: a message has ended
     FINISH = 2  #: the reporter is done with it
     SWEEP = 3  #: it may wait for a queue that has room again
+    RELEASE = 4  #: its LLP has messages that will not be sent again
 
 
 class _Account(data.StructLayout):
@@ -109,8 +126,8 @@ class _Account(data.StructLayout):
     Members
     -------
     index : 16
-        Entries of the ring that have ended. ``good`` (16): the index after the last success, and
-        ``bad`` (16) after the message that failed.
+        Entries of the ring that have ended, or that left and are not released. ``good`` (16): the
+        index after the last success, and ``bad`` (16) after the message that failed.
     owes : 3
         Completions to be written: SUCCESS, FAILED and FLUSHED.
     silent : 1
@@ -119,12 +136,20 @@ class _Account(data.StructLayout):
         The stream is in the queue ``due`` or the reporter, or ``parked`` (1): its queue has no
         room.
     queue : range(queues)
+    repeats : 1
+        A success counts once it is released. ``left`` (16): the index after the last message that
+        left; ``behind`` (1): it is not released, so that no failure after it is reported.
     """
 
     def __init__(self, queues):
         super().__init__({
             "index": 16, "good": 16, "bad": 16, "owes": 3, "silent": 1, "listed": 1, "parked": 1,
-            "queue": range(queues)})
+            "queue": range(queues), "repeats": 1, "left": 16, "behind": 1})
+
+
+def _reported(account):
+    """Returns those completions that an account owes and that may be written now."""
+    return account.owes & Cat(C(1, 1), (~account.behind).replicate(2))
 
 
 class SentCompletions(wiring.Component):
@@ -137,6 +162,10 @@ class SentCompletions(wiring.Component):
     A stream whose queue has no room is parked, and costs nothing. When the host takes completions
     of the queue, a sweep over all streams finds those that are parked for it. So no stream waits
     for the queue of another one.
+
+    The messages of a stream that repeats end with success when its LLP has released them. If one
+    fails, that is reported after the release of those before it. If they can be sent again no
+    more, they fail.
 
     Latency: about 16 cycles from ``i`` to the entry's place, if no other stream has one to be
     written; 2 cycles for each stream until a parked one is found. Throughput: a message per cycle;
@@ -151,6 +180,8 @@ class SentCompletions(wiring.Component):
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
         No message of the stream is under way.
     i : In(stream.Signature(EndedMessage(streams)))
+    released : In(stream.Signature(Released(streams)))
+        Of a stream that repeats.
     host : Out(sent_host(config))
     busy : Out(1)
         A completion is to be written, and its queue may have room.
@@ -161,6 +192,7 @@ class SentCompletions(wiring.Component):
         super().__init__({
             "bind": In(stream.Signature(SendBinding(config), always_ready=True)),
             "i": In(stream.Signature(EndedMessage(config.streams))),
+            "released": In(stream.Signature(Released(config.streams))),
             "host": Out(sent_host(config)),
             "busy": Out(1),
         })
@@ -184,13 +216,16 @@ class SentCompletions(wiring.Component):
             m.d.comb += [op.eq(_Op.FINISH), number.eq(finished)]
         with m.Elif(self.i.valid):
             m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
+        with m.Elif(self.released.valid):
+            m.d.comb += [op.eq(_Op.RELEASE), number.eq(self.released.payload.stream)]
         with m.Else():
             m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
             with m.If(left.any()):
                 m.d.sync += [swept.eq(swept + 1), left.eq(left - 1)]
         m.d.comb += [
             self.i.ready.eq(~self.bind.valid & ~finishes),
-            takes.eq(self.bind.valid | finishes | self.i.valid | left.any()),
+            self.released.ready.eq(self.i.ready & ~self.i.valid),
+            takes.eq(self.bind.valid | finishes | self.i.valid | self.released.valid | left.any()),
             accounts.address[0].eq(number),
         ]
         freed = self.host.freed
@@ -204,7 +239,8 @@ class SentCompletions(wiring.Component):
         valid, number_1 = Signal(2), delayed(m, 1, number, "number")
         number_2 = delayed(m, 1, number_1, "number_1")
         message = delayed(m, 2, self.i.payload, "message")
-        bound = delayed(m, 2, self.bind.payload.queue, "bound")
+        released = delayed(m, 2, self.released.payload, "released")
+        bound = delayed(m, 2, self.bind.payload, "bound")
         again, last = Signal(), Signal(account)
         m.d.sync += [
             valid.eq(Cat(takes, valid)),
@@ -224,13 +260,16 @@ class SentCompletions(wiring.Component):
             with m.Case(_Op.BIND):
                 m.d.comb += [
                     becomes.eq(0),
-                    becomes.queue.eq(bound),
+                    *(becomes[name].eq(bound[name]) for name in ("queue", "repeats")),
                     becomes.listed.eq(now.listed & ~now.parked),
                 ]
-            with m.Case(_Op.ENDED):
-                self._end(m, now, becomes, message)
-                m.d.comb += [listed.eq(~now.listed & becomes.owes.any()),
-                             becomes.listed.eq(now.listed | becomes.owes.any())]
+            with m.Case(_Op.ENDED, _Op.RELEASE):
+                with m.If(op_2 == _Op.ENDED):
+                    self._end(m, now, becomes, message)
+                with m.Else():
+                    self._release(m, now, becomes, released)
+                m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
+                             becomes.listed.eq(now.listed | _reported(becomes).any())]
             with m.Case(_Op.FINISH):
                 # Messages that ended meanwhile are to be reported too.
                 latest = Mux(reported[0], now.good, Mux(reported[1], now.bad, now.index))
@@ -238,9 +277,9 @@ class SentCompletions(wiring.Component):
                 m.d.comb += [
                     becomes.owes.eq(now.owes & ~settled),
                     becomes.silent.eq(now.silent & ~settled[0]),
-                    becomes.listed.eq(becomes.owes.any()),
-                    becomes.parked.eq(becomes.owes.any() & waits),
-                    listed.eq(becomes.owes.any() & ~waits),
+                    becomes.listed.eq(_reported(becomes).any()),
+                    becomes.parked.eq(_reported(becomes).any() & waits),
+                    listed.eq(_reported(becomes).any() & ~waits),
                 ]
             with m.Case(_Op.SWEEP):
                 m.d.comb += [
@@ -256,7 +295,7 @@ class SentCompletions(wiring.Component):
         ]
         reporting = self._report(m, accounts, due, blocked, finishes, finished, reported, done)
         m.d.comb += self.busy.eq(
-            self.i.valid | valid.any() | left.any() | due.o.valid | reporting)
+            self.i.valid | self.released.valid | valid.any() | left.any() | due.o.valid | reporting)
         return m
 
     def _end(self, m, now, becomes, message):
@@ -265,18 +304,35 @@ class SentCompletions(wiring.Component):
         m.d.comb += [index.eq(now.index + message.entries), becomes.index.eq(index)]
         with m.Switch(message.status):
             with m.Case(SentStatus.SUCCESS):
-                m.d.comb += [
-                    becomes.good.eq(index),
-                    becomes.silent.eq(~message.signaled),
-                    becomes.owes[0].eq(now.owes[0] | message.signaled),
-                ]
+                with m.If(now.repeats):
+                    m.d.comb += [becomes.left.eq(index), becomes.behind.eq(1)]
+                with m.Else():
+                    m.d.comb += [
+                        becomes.good.eq(index),
+                        becomes.silent.eq(~message.signaled),
+                        becomes.owes[0].eq(now.owes[0] | message.signaled),
+                    ]
             with m.Default():
                 failed = message.status == SentStatus.FAILED
                 m.d.comb += [
+                    becomes.repeats.eq(now.repeats & ~message.lost),
+                    becomes.behind.eq(now.behind & ~message.lost),
                     becomes.silent.eq(0),
                     becomes.owes.eq(now.owes | Cat(now.silent, failed, ~failed)),
                     becomes.bad.eq(Mux(failed, index, now.bad)),
                 ]
+
+    def _release(self, m, now, becomes, released):
+        """Ends the messages of an account that are released."""
+        with m.If(now.repeats & (released.index != now.good)):
+            behind = released.index != now.left
+            reports = released.signaled | (now.owes[1:].any() & ~behind)
+            m.d.comb += [
+                becomes.good.eq(released.index),
+                becomes.behind.eq(behind),
+                becomes.silent.eq(~reports),
+                becomes.owes[0].eq(now.owes[0] | reports),
+            ]
 
     def _report(self, m, accounts, due, blocked, finishes, finished, reported, done):
         """Adds the reporter, which asks for room for one completion after the other.
@@ -285,6 +341,7 @@ class SentCompletions(wiring.Component):
         """
         host, entry = self.host, self.host.entry.payload
         found, looked, came = accounts.data[1], Signal(), Signal()
+        owes = _reported(found)
         freed = host.freed.valid & (host.freed.payload == entry.queue)
         m.d.comb += [
             accounts.address[1].eq(finished),
@@ -307,12 +364,11 @@ class SentCompletions(wiring.Component):
                 m.d.sync += [
                     came.eq(0),
                     entry.queue.eq(found.queue),
-                    reported.eq(found.owes & -found.owes),  # the lowest bit
-                    done.eq(Mux(found.owes[0], found.good, Mux(
-                        found.owes[1], found.bad, found.index))),
+                    reported.eq(owes & -owes),  # the lowest bit
+                    done.eq(Mux(owes[0], found.good, Mux(owes[1], found.bad, found.index))),
                 ]
                 m.next = "Ask"
-                with m.If(~found.owes.any() | blocked.bit_select(found.queue, 1)):
+                with m.If(~owes.any() | blocked.bit_select(found.queue, 1)):
                     m.d.sync += reported.eq(0)
                     m.next = "Finish"
             with m.State("Ask"):

@@ -2,7 +2,7 @@
 
 The data's way::
 
-    doorbells ─ RingReader ◄─ turns ─ Scheduler
+    doorbells ─ RingReader ◄─ turns ─ Scheduler, Repeats
                   │ ▲ results
     entries       ▼ │
               Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ┬ Framer ─ FPDUs
@@ -23,6 +23,7 @@ from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
 from .credit import CreditLimit
 from .departure import Departure
+from .repeats import Repeats
 from .rings import RingReader
 from .scheduler import Scheduler
 from .segmenter import Segmenter
@@ -54,14 +55,16 @@ class DataSource(wiring.Component):
     ring, doorbell, consumer
         ``set``, ``doorbell`` and ``consumer`` of :class:`~.rings.RingReader`.
     look : In(range(streams))
-        The stream of ``consumer`` and ``state``.
+        The stream of ``consumer``, ``state`` and ``repeating``.
+    repeat, repeating
+        ``i`` and ``under_way`` of :class:`~.repeats.Repeats`.
     mulpdus, msns, opens, set, state, dropped
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
     limits : In(stream.Signature(CreditLimit(streams)))
         As in :class:`~.credit.CreditAccounts`; a stream with a new limit is woken.
     stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
-    bind : In(stream.Signature(SendBinding(config), always_ready=True))
+    bind, released
         As in :class:`~.sent.SentCompletions`.
     completions : Out(sent_host(config))
     slots, requests, answered, next, asked
@@ -79,6 +82,7 @@ class DataSource(wiring.Component):
         self.departure = Departure(config.width, config.streams)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)
         self.sent = SentCompletions(config)
+        self.repeats = Repeats(config.streams)
         members = {
             **{name: self.segmenter.signature.members[name]
                for name in ("mulpdus", "msns", "opens")},
@@ -90,7 +94,9 @@ class DataSource(wiring.Component):
             **{name: self.rings.signature.members[name]
                for name in ("doorbell", "consumer", *self._responses())},
             "ring": self.rings.signature.members["set"],
-            "bind": self.sent.signature.members["bind"],
+            **{name: self.sent.signature.members[name] for name in ("bind", "released")},
+            "repeat": self.repeats.signature.members["i"],
+            "repeating": self.repeats.signature.members["under_way"],
             "completions": self.sent.signature.members["host"],
         }
         super().__init__({
@@ -120,6 +126,7 @@ class DataSource(wiring.Component):
         m.submodules.framer = framer = Framer(self.config.width)
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
+        m.submodules.repeats = repeats = self.repeats
         m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
         wiring.connect(m, departure.closed, closed.i)
         self._fetch(m, rings, dma)
@@ -129,6 +136,11 @@ class DataSource(wiring.Component):
         wiring.connect(m, rings.o, segmenter.i)
         wiring.connect(m, segmenter.results, rings.results)
         wiring.connect(m, rings.fail, departure.fail)
+        wiring.connect(m, repeats.o, rings.repeats)
+        wiring.connect(m, rings.dropped, repeats.done[0])
+        wiring.connect(m, departure.repeated, repeats.done[1])
+        for port, user in enumerate((rings, segmenter, departure)):
+            m.d.comb += [repeats.slot[port].eq(user.slot), user.repeat.eq(repeats.found[port])]
         wiring.connect(m, segmenter.segments, dma.segments)
         wiring.connect(m, segmenter.inline, dma.inline)
         wiring.connect(m, dma.reserved, segmenter.reserved)
@@ -144,8 +156,8 @@ class DataSource(wiring.Component):
         wiring.connect(m, sent.host, wiring.flipped(self.completions))
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
-            ("opens", segmenter.opens),
-            ("ring", rings.set), ("doorbell", rings.doorbell), ("bind", sent.bind),
+            ("opens", segmenter.opens), ("doorbell", rings.doorbell), ("bind", sent.bind),
+            ("released", sent.released), ("repeat", repeats.i),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         if self.config.responder:
@@ -164,6 +176,14 @@ class DataSource(wiring.Component):
             rings.look.eq(self.look),
             self.state.eq(departure.state),
             self.consumer.eq(rings.consumer),
+            repeats.look.eq(self.look),
+            self.repeating.eq(repeats.under_way),
+            # Both blocks take the new ring in the same cycle.
+            rings.set.payload.eq(self.ring.payload),
+            departure.begin.payload.eq(self.ring.payload.stream),
+            rings.set.valid.eq(self.ring.valid & departure.begin.ready),
+            departure.begin.valid.eq(self.ring.valid & rings.set.ready),
+            self.ring.ready.eq(rings.set.ready & departure.begin.ready),
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
@@ -182,7 +202,8 @@ class DataSource(wiring.Component):
         counted(m, messages, segmenter.begins, departure.ends)
         counted(m, fpdus, departure.leaves, handed)
         m.d.comb += self.busy.eq(
-            self.doorbell.valid | self.limits.valid | scheduler.busy | messages.any() | fpdus.any()
+            self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
+            | scheduler.busy | messages.any() | fpdus.any()
             | handover.busy | sent.busy | closed.o.valid
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)

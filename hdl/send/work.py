@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..lib.stream import Skid
 from ..rdmap import read_request
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
+from .repeats import SLOT_BITS
 
 __all__ = ["QUANTUM", "QUEUES", "LocalPiece", "SendMessage", "Turn", "WorkEntry", "WorkReader"]
 
@@ -33,11 +34,15 @@ class Turn(data.StructLayout):
         The stream has more to send, after the entries that were read for the turn.
     response : 1
         The messages are Read Responses, and each has one entry.
+    repeat : 1
+        One segment is sent again, that of ``slot`` (SLOT_BITS), as :class:`~.repeats.Repeats` knows
+        it.
     """
 
     def __init__(self):
         super().__init__({
-            "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1, "response": 1})
+            "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1, "response": 1,
+            "repeat": 1, "slot": SLOT_BITS})
 
 
 class WorkEntry(data.StructLayout):
@@ -281,6 +286,8 @@ class WorkReader(wiring.Component):
                 ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
                   | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
                 | (needed != head["entries"])
+                # All entries of a message that is repeated were read, if they are still the same.
+                | (judged.work.turn.repeat & beyond)
                 | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
             judged.partial.eq(~wrong & beyond),
             judged.bad.eq(wrong | judged.partial),

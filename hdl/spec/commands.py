@@ -200,12 +200,14 @@ def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
     return _write("SEND", STREAM=stream, LIMIT=limit & _HALF, LIMIT_COMMIT=1)
 
 
-def set_send_ring(stream: int, address: int, size: int, *, cq: int = 0) -> tuple[Write, ...]:
+def set_send_ring(
+    stream: int, address: int, size: int, *, cq: int = 0, repeats: bool = False
+) -> tuple[Write, ...]:
     """Gives a stream a send ring of 2 to the power of ``size`` entries.
 
-    Messages that it sends complete in the queue ``cq``.
+    Messages that it sends complete in the queue ``cq``; with ``repeats``, once they are released.
     """
-    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq)
+    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq, repeats=repeats)
     return (
         Write("SEND_STREAM", stream),
         *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),
@@ -216,6 +218,27 @@ def ring_send(stream: int, producer: int) -> tuple[Write, ...]:
     """Gives the device the entries of a stream's ring before the index ``producer``."""
     doorbell = regs.pack("SEND_DOORBELL", stream=stream, producer=producer & 0xFFFF)
     return (Write("SEND_DOORBELL", doorbell),)
+
+
+def release(stream: int, index: int, *, signaled: bool = True) -> tuple[Write, ...]:
+    """Ends the messages of a stream that repeats whose entries are before ``index``."""
+    released = regs.pack(
+        "SEND_RELEASED", stream=stream, index=index & 0xFFFF, signaled=signaled)
+    return (Write("SEND_RELEASED", released),)
+
+
+def repeat(
+    stream: int, sequence: int, *, entry: int, entries: int, offset: int, length: int,
+    msn: int = 0, response: bool = False,
+) -> tuple[Write, ...]:  # fmt: skip
+    """Sends an FPDU again; the arguments are those of the ``REPEAT`` registers."""
+    where = regs.pack(
+        "REPEAT_ENTRY", entry=entry & 0xFFFF, entries=entries, response=response)
+    return (
+        Write("SEND_STREAM", stream),
+        *_write("REPEAT", SEQUENCE=sequence & _HALF, ENTRY=where, OFFSET=offset, LENGTH=length,
+                MSN=msn, COMMIT=1),
+    )  # fmt: skip
 
 
 def set_mulpdu(stream: int, mulpdu: int) -> tuple[Write, ...]:

@@ -44,7 +44,17 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   itself has to be enabled, see ``STREAM_FLAGS``; to write ``STREAM_COMMIT`` while it sends may
   close its sending half.
 
-The registers from ``RESPONSE_LO`` on exist only in a device that answers RDMA Reads:
+* Repeats: if the LLP keeps no copy of what it sends, its owner opens the ring with ``repeats``, and
+  keeps the record (:data:`~.send.RECORD`) of each FPDU until the peer has acknowledged it. To have
+  the FPDU sent again, write ``SEND_STREAM`` and the ``REPEAT`` registers, then ``REPEAT_COMMIT``.
+  The device reads the entries of its message, checks its pieces anew, and the same FPDU leaves,
+  with ``repeat`` in its record; if an STag does not allow it any more, the half closes. Once a
+  message is acknowledged, write ``SEND_RELEASED``, which needs no other register: the message ends.
+  Until then its entries and its octets have to stay. While ``SEND_STATE.repeating`` reads 1, an
+  FPDU of the stream is on its way again.
+
+The registers from ``RESPONSE_LO`` to ``RESPONSE_SEQUENCE`` exist only in a device that answers RDMA
+Reads:
 
 * Post a buffer of 28 octets on queue 1 of the stream for each request that the peer may have
   outstanding. The lower bits of an MSN are the number of its slot, whose first octets are its
@@ -52,7 +62,8 @@ The registers from ``RESPONSE_LO`` on exist only in a device that answers RDMA R
   Then write the ``RESPONSE_*`` registers and ``RESPONSE_COMMIT``. The device answers each request
   from its slot, and then posts the next buffer itself. A message of queue 1 that is no Read Request
   is completed like any other, and so are all later messages of the queue: the device answers none
-  of them.
+  of them. A stream that repeats needs at least twice as many slots as ``ird``: a request then stays
+  in its slot until the peer must have received the response.
 """
 
 from collections.abc import Iterator
@@ -61,10 +72,11 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0003_0001  #: major in the upper half, minor in the lower
+VERSION = 0x0003_0002  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
 _SENDING = 0x240  #: the first register of a device that sends
 _RESPONDING = 0x294  #: the first register of a device that answers RDMA Reads
+_REPEATING = 0x2C0  #: the first register after those
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class Register:
     @property
     def responder(self) -> bool:
         """True if only a device that answers RDMA Reads has the register."""
-        return self.address >= _RESPONDING
+        return _RESPONDING <= self.address < _REPEATING
 
     def pack(self, **values: int) -> int:
         """Returns the register's value whose fields have the given values; the others are 0."""
@@ -569,6 +581,14 @@ REGISTERS = (
                 " This closed the half.",
             ),
             _f("response", 2, 1, "That segment is one of a Read Response."),
+            _f("repeating", 3, 1, "An FPDU of the stream is on its way again."),
+            _f(
+                "lost",
+                4,
+                1,
+                "The ring could not be read, or an FPDU not be sent again: messages that were not"
+                " released have failed.",
+            ),
             _f("answered", 16, 16, "Read Responses that left whole, modulo 2^16."),
         ),
     ),
@@ -590,6 +610,7 @@ REGISTERS = (
             _f("size", 0, 4, "Base-2 logarithm of its number of entries, 1 to 15."),
             _f("open", 8, 1, "1: the device reads the ring."),
             _f("cq", 16, 8, "The completion queue for messages that the stream sends."),
+            _f("repeats", 24, 1, "1: the LLP keeps no copy, and messages end by SEND_RELEASED."),
         ),
     ),
     Register(
@@ -692,6 +713,40 @@ REGISTERS = (
         "ro",
         "LLP sequence number after the last FPDU of SEND_STREAM that the device has made. FPDUs"
         " before it may still be on their way to the port.",
+    ),
+    Register(
+        "REPEAT_SEQUENCE", 0x2C0, "rw", "LLP sequence number of the FPDU that is to leave again."
+    ),
+    Register(
+        "REPEAT_ENTRY",
+        0x2C4,
+        "rw",
+        "Where the FPDU's message is.",
+        (
+            _f("entry", 0, 16, "As in the record; response: the sum of its RESPONSE_MSN and that."),
+            _f("entries", 16, 8, "As in the record."),
+            _f("response", 24, 1, "As in the record."),
+        ),
+    ),
+    Register("REPEAT_OFFSET", 0x2C8, "rw", "The record's offset."),
+    Register("REPEAT_LENGTH", 0x2CC, "rw", "The FPDU's ULPDU_Length."),
+    Register("REPEAT_MSN", 0x2D0, "rw", "The MSN in the FPDU, if it is of an untagged message."),
+    Register(
+        "REPEAT_COMMIT",
+        0x2D4,
+        "wo",
+        "Has the FPDU of SEND_STREAM sent again. It waits while eight others are on their way.",
+    ),
+    Register(
+        "SEND_RELEASED",
+        0x2D8,
+        "rw",
+        "Ends messages of a stream that repeats, which will not be sent again.",
+        (
+            _f("index", 0, 16, "The index after the last entry of these, all of which have left."),
+            _f("stream", 16, 15, "The stream."),
+            _f("signaled", 31, 1, "One of them has the flag SIGNALED."),
+        ),
     ),
 )
 

@@ -1,7 +1,11 @@
-"""Declares the entries of the send ring. The flags FENCE and LAST have no effect yet.
+"""Declares the entries of the send ring, and the records of FPDUs. The flags FENCE and LAST have no
+effect yet.
 
 A message is one entry of 64 octets or several. Its first entry has the message's header, and then
 two pieces or 32 octets inline; each further entry has four pieces or 64 octets.
+
+Beside each FPDU stands a record, which says where its octets are. With it the owner of an LLP that
+keeps no copy has the FPDU sent again, see the ``REPEAT`` registers.
 """
 
 from collections.abc import Iterable
@@ -10,10 +14,13 @@ from enum import IntEnum, IntFlag
 
 from .completion import Field
 
-__all__ = ["ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "Flag", "Kind", "Message", "Piece"]
+__all__ = [
+    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "RECORD", "RECORD_OCTETS", "Flag", "Kind",
+    "Message", "Piece", "Record"]
 
 ENTRY = 64  #: octets of an entry of the send ring
 PIECE_OCTETS = 16
+RECORD_OCTETS = 8
 #: Where the pieces, or the octets inline, begin in a message's first entry.
 _BODY = 32
 
@@ -55,6 +62,18 @@ PIECE = (
     Field("to", 8, 0, 64, "The Tagged Offset of the first octet."),
 )
 
+#: The record of an FPDU that leaves, beside it.
+RECORD = (
+    Field("entry", 0, 0, 16, "Index into the send ring of the first entry of its message; response:"
+          " Read Responses that had left whole before, as in SEND_STATE."),
+    Field("entries", 2, 0, 8, "Entries of the message; response: 0."),
+    Field("response", 3, 0, 1, "The message is a Read Response."),
+    Field("ends", 3, 1, 1, "The FPDU is the last one of its message."),
+    Field("signaled", 3, 2, 1, "The message has the flag SIGNALED."),
+    Field("repeat", 3, 3, 1, "The FPDU was sent before."),
+    Field("offset", 4, 0, 32, "Octets of the message before those of the FPDU."),
+)
+
 
 def _pack(fields: Iterable[Field], octets: int, values: dict[str, int]) -> bytes:
     number = 0
@@ -75,6 +94,32 @@ def _unpack(fields: Iterable[Field], octets: int, what: str, entry: bytes) -> di
     if _pack(fields, octets, values) != entry:
         raise ValueError(f"{what} must have only zeros between its fields")
     return values
+
+
+@dataclass(frozen=True)
+class Record:
+    """A decoded :data:`RECORD`. A response has as ``entry`` the number of responses before it."""
+
+    entry: int
+    entries: int
+    response: int
+    ends: int
+    signaled: int
+    repeat: int
+    offset: int
+
+    @property
+    def number(self) -> int:
+        """The record as a number, whose lowest octet is the first one."""
+        return sum(getattr(self, name) << 8 * octet + bit for name, octet, bit, _, _ in RECORD)
+
+    @classmethod
+    def decode(cls, number: int) -> "Record":
+        """Decodes the octets of a record, of which the first is the lowest of ``number``."""
+        return cls(**{
+            name: number >> 8 * octet + bit & (1 << bits) - 1
+            for name, octet, bit, bits, _ in RECORD
+        })  # fmt: skip
 
 
 @dataclass(frozen=True)

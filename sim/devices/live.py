@@ -24,7 +24,7 @@ from ...hdl.spec.config import RnicConfig
 from ...sw_driver.base.closing import ProcessLock
 from ...sw_driver.base.errors import TransportError
 from ...sw_driver.transports.memory import Extent, Memory, Shared
-from ...sw_driver.transports.transport import Transport
+from ...sw_driver.transports.transport import SentFpdu, Transport
 from ..engines import compiled, verilator
 from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
 from ..engines.waves import Recorder, Waves, check_parts
@@ -269,14 +269,14 @@ class SimTransport(Transport):
         self._open()
         self._posted.append(_Packet(compiled.ROW.pack(*operation), octets))
 
-    def sent(self) -> list[tuple[int, int, bytes]]:
+    def sent(self) -> list[SentFpdu]:
         with self._lock:
             count = self._library.sim_fpdus(self._caught_up())
             if not count:
                 return []
             fpdus = compiled.fpdus(self._library, self._sim)[:count]
             self._library.sim_forget(self._sim, count)
-        return [(each.stream, each.sequence, each.octets) for each in fpdus]
+        return [SentFpdu(each.stream, each.sequence, each.octets, each.record) for each in fpdus]
 
     @property
     def sending(self) -> int:

@@ -95,7 +95,7 @@ _COUNTER = np.dtype("<u4")
 
 _FPDU = np.dtype([
     ("stream", "<u4"), ("sequence", "<u4"),
-    ("first", "<u8"), ("last", "<u8"), ("offset", "<u8"), ("length", "<u8"),
+    ("first", "<u8"), ("last", "<u8"), ("offset", "<u8"), ("length", "<u8"), ("record", "<u8"),
 ])  # fmt: skip
 
 
@@ -358,8 +358,8 @@ def fpdus(library: Any, sim: int) -> list[Fpdu]:
     """Returns the FPDUs that a device has sent, the one under way included."""
     octets = _items(library, sim, 14, _OCTET).tobytes()
     return [
-        Fpdu(stream, sequence, octets[offset : offset + length], first, last)
-        for stream, sequence, first, last, offset, length in _items(
+        Fpdu(stream, sequence, octets[offset : offset + length], first, last, record)
+        for stream, sequence, first, last, offset, length, record in _items(
             library, sim, 13, _FPDU
         ).tolist()
     ]

@@ -348,7 +348,8 @@ class ErrorEvent:
 @dataclass(frozen=True)
 class Fpdu:
     """An FPDU that a device sent: its stream, the LLP sequence number of its first octet, and the
-    cycles in which its first and its last beat left.
+    cycles in which its first and its last beat left. ``record`` is a number with the fields of
+    :data:`~....hdl.spec.send.RECORD`.
     """
 
     stream: int
@@ -356,6 +357,7 @@ class Fpdu:
     octets: bytes
     first: int
     last: int
+    record: int = 0
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ struct Write { uint64_t cycle, address; };
 struct Burst { uint64_t cycle, address, beats; };
 struct Taken { uint64_t first, last; };
 struct Event { uint32_t word[9]; };
-struct Fpdu { uint32_t stream, sequence; uint64_t first, last, offset, length; };
+struct Fpdu { uint32_t stream, sequence; uint64_t first, last, offset, length, record; };
 struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
 struct Completion { uint8_t octets[ENTRY]; };
 // live: a piece of the host's memory
@@ -108,10 +108,10 @@ struct Data {
     }
 };
 struct Output {
-    uint8_t data[N]; uint64_t keep, user; uint32_t stream; bool last;
+    uint8_t data[N]; uint64_t keep, user, record = 0; uint32_t stream; bool last;
     bool operator!=(const Output &o) const {
         return memcmp(data, o.data, N) || keep != o.keep || user != o.user ||
-               stream != o.stream || last != o.last;
+               record != o.record || stream != o.stream || last != o.last;
     }
 };
 struct Pending { uint64_t address, beats; bool fault; };
@@ -206,7 +206,8 @@ struct SendPorts<Top, std::void_t<decltype(Top::m_axi_araddr)>> {
     Output fpdu() const {
         Output now;
         memcpy(now.data, &top.m_axis_tdata, N);
-        now.keep = top.m_axis_tkeep; now.user = top.m_axis_tuser;
+        now.keep = top.m_axis_tkeep; now.user = top.m_axis_tuser[0];
+        now.record = top.m_axis_tuser[1] | uint64_t(top.m_axis_tuser[2]) << 32;
         now.stream = top.m_axis_tid; now.last = top.m_axis_tlast;
         return now;
     }
@@ -918,8 +919,10 @@ struct Sim {
                  (unsigned long long)o.keep, o.last ? "" : " not");
         if (quiet) fail("m_axis: an FPDU comes although STATUS said nothing is in flight");
         if (!inside_fpdu)
-            fpdus.push_back({o.stream, uint32_t(o.user), cycle, cycle, fpdu_octets.size(), 0});
-        else if (fpdus.back().stream != o.stream || fpdus.back().sequence != uint32_t(o.user))
+            fpdus.push_back(
+                {o.stream, uint32_t(o.user), cycle, cycle, fpdu_octets.size(), 0, o.record});
+        else if (fpdus.back().stream != o.stream || fpdus.back().sequence != uint32_t(o.user) ||
+                 fpdus.back().record != o.record)
             fail("m_axis: TID or TUSER changes inside a packet of stream %u", o.stream);
         fpdu_octets.insert(fpdu_octets.end(), o.data, o.data + octets);
         fpdus.back().length += octets;

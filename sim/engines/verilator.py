@@ -156,8 +156,6 @@ class _Build:
         self._flags = (
             *_COMMON,
             *flags,
-            f"-DVM_TRACE={waves:d}",
-            f"-DVM_TRACE_VCD={waves:d}",
             "-DVM_TRACE_FST=0",
             "-DVM_TRACE_SAIF=0",
             "-DVM_COVERAGE=0",
@@ -167,6 +165,8 @@ class _Build:
             "-I",
             str(self._verilator / "include" / "vltstd"),
         )
+        # Verilator's runtime does not depend on these two.
+        self._traced = (f"-DVM_TRACE={waves:d}", f"-DVM_TRACE_VCD={waves:d}")
         # All objects depend on these tools and flags.
         levels = *_FAST, *_REST
         self._tools = (version("verilator"), *self._compiler, *self._flags, *levels)
@@ -179,7 +179,7 @@ class _Build:
         )
         key = digest(
             *(self._verilog, self._main, repr(self._public)),
-            *(*self._link, *self._tools, *how, *rewritten),
+            *(*self._link, *self._tools, *self._traced, *how, *rewritten),
         )
         kept = cache_directory() / "builds" / key
         with locked(kept):
@@ -239,7 +239,7 @@ class _Build:
         )
 
         files = sorted(generated.glob("*.cpp"))
-        headers = ("-I", str(generated))
+        only = (*self._traced, "-I", str(generated))
         tasks: list[tuple[Path, Path, tuple[str, ...]]] = []
         often = [main, *(file for file in files if "Slow" not in file.name)]
         once = [file for file in files if "Slow" in file.name]
@@ -249,7 +249,7 @@ class _Build:
         for number, (flags, parts) in enumerate(units):
             unit = work / f"unit{number}.cpp"
             unit.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
-            tasks.append((unit, unit.with_suffix(".o"), (*flags, *headers)))
+            tasks.append((unit, unit.with_suffix(".o"), (*flags, *only)))
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)

@@ -12,3 +12,23 @@ The model knows no time, no threads and no sockets. Its modules are:
 The model has its own codecs, written with ``struct``, so that it cannot share a mistake with the
 gateware.
 """
+
+# Absolute, as pytest also imports this file by the name that its folder has in a checkout.
+from ddp_rnic.sim.model.ddp import DataSink, DataSource
+from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
+from ddp_rnic.sim.model.memory import Access, Memory, Region
+from ddp_rnic.sim.model.mpa import MpaReceiver, MpaSender
+
+__all__ = [
+    "Access",
+    "DataSink",
+    "DataSource",
+    "DdpError",
+    "Delivered",
+    "LlpError",
+    "Memory",
+    "MpaReceiver",
+    "MpaSender",
+    "Placed",
+    "Region",
+]

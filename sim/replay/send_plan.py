@@ -1,15 +1,16 @@
 """Lets a device send what the senders of a capture sent, and compares that with the model.
 
 The work requests are those of :mod:`~.sending`. A MULPDU, an MSN or a position that changes is
-written once everything before it has left.
+written once everything before it has left. Some FPDUs are asked for again, as by an LLP that keeps
+no copy.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from os.path import commonprefix
 
 import numpy as np
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.send import ENTRY, Kind, Message, Piece
+from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpStream
-from ..capture.streams import MARKER_SPACING, QUEUES
-from ..engines.engine import Drain, Operation, Outcome, Store, operations_of
+from ..capture.streams import MARKER_SPACING, QUEUES, Arrival
+from ..engines.engine import Drain, Fpdu, Operation, Outcome, Store, operations_of
 from ..model.ddp import decode_segment
 from ..model.header import UntaggedHeader
 from .differences import Difference
@@ -31,6 +32,8 @@ __all__ = ["SendPlan", "send_plans"]
 
 #: Base-2 logarithm of the entries of a ring.
 RING = 9
+#: One in this number of FPDUs is asked for again.
+_AGAIN = 3
 #: Octets between the messages in memory, which no message has, so that no two begin alike.
 _GAP = 13
 
@@ -45,6 +48,10 @@ class SendPlan:
         For the engine.
     posts
         The work requests by stream, in the order of the streams.
+    records
+        The record beside each segment's FPDU, by stream.
+    again
+        The segments that are asked for again, by stream, in the order of the requests.
     left_out
         Segments of messages that no device can send, by the reason.
     """
@@ -54,6 +61,8 @@ class SendPlan:
     operations: list[Operation] = field(default_factory=list)
     memory: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     posts: list[list[Post]] = field(default_factory=list)
+    records: list[list[Record]] = field(default_factory=list)
+    again: list[list[int]] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -61,25 +70,48 @@ class SendPlan:
         """The number of segments that the device has to send."""
         return sum(len(post.sent) for posts in self.posts for post in posts)
 
+    @property
+    def repeats(self) -> int:
+        """The number of segments that the device has to send again."""
+        return sum(map(len, self.again))
+
     def compare(self, outcome: Outcome) -> list[Difference]:
-        """Compares the FPDUs that the device sent with those of the model."""
-        sent: list[list[tuple[int, bytes]]] = [[] for _ in self.senders]
+        """Compares the FPDUs that the device sent, and sent again, with those of the model."""
+        sent: dict[tuple[int, int], list[tuple[Fpdu, Record]]] = defaultdict(list)
         for fpdu in outcome.fpdus:
-            sent[fpdu.stream].append((fpdu.sequence, fpdu.octets))
-        found = []
-        for number, (posts, fpdus) in enumerate(zip(self.posts, sent, strict=True)):
-            expected = [each for post in posts for each in post.sent]
-            for each, mine in zip(expected, fpdus, strict=False):
-                wanted = each.position & 0xFFFFFFFF, each.raw
-                if mine != wanted:
-                    shown = _first_octets(wanted[1], mine[1])
-                    where = f"frame {each.frame}"
-                    found.append(Difference("the RTL's FPDU", where, *shown, octets=shown))
-                    break
-            if len(expected) != len(fpdus):
-                counts = f"{len(expected)} FPDUs", f"{len(fpdus)}"
-                found.append(Difference("the RTL's stream", str(number), *counts))
+            record = Record.decode(fpdu.record)
+            sent[fpdu.stream, record.repeat].append((fpdu, record))
+        found: list[Difference] = []
+        for number, (posts, records, again) in enumerate(
+            zip(self.posts, self.records, self.again, strict=True)
+        ):
+            expected = list(
+                zip((each for post in posts for each in post.sent), records, strict=True)
+            )
+            found += _compare(number, expected, sent[number, 0], "FPDU")
+            repeated = [(one, replace(record, repeat=1)) for one, record in map(
+                expected.__getitem__, again)]  # fmt: skip
+            found += _compare(number, repeated, sent[number, 1], "repeated FPDU")
         return found
+
+
+def _compare(
+    number: int, expected: Sequence[tuple[Arrival, Record]], sent: Sequence[tuple[Fpdu, Record]],
+    what: str,
+) -> Iterator[Difference]:  # fmt: skip
+    """Yields the first FPDU of a stream that differs, and whether the stream has more or fewer."""
+    for (each, record), (mine, its) in zip(expected, sent, strict=False):
+        where = f"frame {each.frame}"
+        if (mine.sequence, mine.octets) != (each.position & 0xFFFFFFFF, each.raw):
+            shown = _first_octets(each.raw, mine.octets)
+            yield Difference(f"the RTL's {what}", where, *shown, octets=shown)
+            break
+        if its != record:
+            yield Difference(f"the record of the RTL's {what}", where, str(record), str(its))
+            break
+    if len(expected) != len(sent):
+        counts = f"{len(expected)} {what}s", f"{len(sent)}"
+        yield Difference("the RTL's stream", str(number), *counts)
 
 
 def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
@@ -102,6 +134,7 @@ class _Planner:
 
     def __init__(self, plan: SendPlan) -> None:
         self._plan = plan
+        self._count = count()  # of the device's segments
         self._pieces: list[bytes] = []
         self._at = 0
 
@@ -110,6 +143,8 @@ class _Planner:
         streams = [_Stream(number, each) for number, each in enumerate(plan.senders)]
         for stream in streams:
             plan.posts.append([])
+            plan.records.append([])
+            plan.again.append([])
             for post in stream.sent.posts:
                 if (obstacle := _obstacle(post)) is None:
                     plan.posts[-1].append(post)
@@ -131,8 +166,39 @@ class _Planner:
                 plan.operations += [Drain(), *operations_of(steps)]
             elif not stream.room(len(entries) // ENTRY):
                 plan.operations.append(Drain())
-            plan.operations += stream.post(entries)
+            again = self._record(stream, post, len(entries) // ENTRY)
+            plan.operations += [*stream.post(entries), *again]
         return plan
+
+    def _record(self, stream: _Stream, post: Post, entries: int) -> list[Operation]:
+        """Notes the records of a message's segments; returns the operations that ask for some of
+        these again.
+        """
+        records, again, offset = (
+            self._plan.records[stream.number],
+            self._plan.again[stream.number],
+            0,
+        )
+        operations: list[Operation] = []
+        for segment in post.sent:
+            header, payload = decode_segment(segment.ulpdu)
+            record = Record(
+                entry=stream.producer % (1 << 16), offset=offset, entries=entries, response=0,
+                ends=int(segment is post.sent[-1]),
+                signaled=int(Flag.SIGNALED in post.message.flags), repeat=0,
+            )  # fmt: skip
+            if next(self._count) % _AGAIN == 0:
+                again.append(len(records))
+                operations += operations_of(
+                    commands.repeat(
+                        stream.number, segment.position, entry=record.entry, entries=entries,
+                        offset=offset, length=len(segment.ulpdu),
+                        msn=header.msn if isinstance(header, UntaggedHeader) else 0,
+                    )
+                )  # fmt: skip
+            records.append(record)
+            offset += len(payload)
+        return operations
 
     def _lay_out(self, stream: _Stream, posts: Sequence[Post]) -> None:
         """Puts the octets of a stream's messages in memory, as one region."""
@@ -173,7 +239,7 @@ class _Stream:
         self.stag = number << 8 | 0x5E
         self.ring = 0
         self.places: list[int] = []
-        self._producer = self._sent = 0
+        self.producer = self._sent = 0
         self._mulpdu = 0
         self._position: int | None = None
         self._msns: dict[int, int] = {}
@@ -193,18 +259,18 @@ class _Stream:
 
     def room(self, entries: int) -> bool:
         """Decides whether the ring has room; if not, it has once everything was sent."""
-        if self._producer + entries - self._sent <= 1 << RING:
+        if self.producer + entries - self._sent <= 1 << RING:
             return True
-        self._sent = self._producer
+        self._sent = self.producer
         return False
 
     def post(self, entries: bytes) -> Iterator[Operation]:
         """Yields the operations that post a message: its entries, and the doorbell."""
         for at in range(0, len(entries), ENTRY):
-            slot = self._producer % (1 << RING)
+            slot = self.producer % (1 << RING)
             yield Store(self.ring + slot * ENTRY, entries[at : at + ENTRY])
-            self._producer += 1
-        yield from operations_of(commands.ring_send(self.number, self._producer))
+            self.producer += 1
+        yield from operations_of(commands.ring_send(self.number, self.producer))
 
     def settings(self, post: Post) -> list[commands.Write]:
         """Returns the writes of registers without which the message would not leave as it did."""
@@ -226,7 +292,7 @@ class _Stream:
                 steps += commands.set_sent_msn(self.number, header.qn, header.msn)
             self._msns[header.qn] = (header.msn + 1) % (1 << 32)
         if steps:
-            self._sent = self._producer
+            self._sent = self.producer
         return steps
 
 

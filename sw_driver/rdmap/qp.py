@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER
@@ -17,7 +19,7 @@ from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..verbs import cq as ddp
 from ..verbs.cq import WcStatus
 from ..verbs.pd import MR, PD, Access
-from ..verbs.sending import Part, SendSettings
+from ..verbs.sending import Part, SendingHalf, SendSettings
 from ..verbs.stream import Stream, part_of
 from . import wire
 from .cq import CQ, WC, Opcode
@@ -143,6 +145,8 @@ class QP(KnownQP):
         self.half_closed = False
         self._shut = False  # whether this side has asked for a graceful teardown
         self._out: list[bytes] = []
+        self._repeated: list[tuple[int, bytes]] = []
+        self._half: SendingHalf | None = None  # also after the stream's end
         #: Called by any thread, with the context locked, when there are octets to send, and when
         #: the queue pair has ended.
         self.notify: Callable[[], object] = ddp.nobody
@@ -155,7 +159,7 @@ class QP(KnownQP):
         cq.qps[self.stream] = self
         try:
             if isinstance(source, SendSettings):
-                self.stream.send_by(source, self._send)
+                self._half = self.stream.send_by(source, self._send)
             if self.stream.sending is not None and self.context.responds and ird:
                 self.stream.answer_reads(ird)
             else:
@@ -386,10 +390,13 @@ class QP(KnownQP):
         """Returns the octets to send next. Each octet is returned once."""
         return b"".join(self.pieces_to_send())
 
-    def pieces_to_send(self) -> list[bytes]:
-        """Returns the same octets in pieces, one for each FPDU."""
+    def pieces_to_send(self, most: int | None = None) -> list[bytes]:
+        """Returns the same octets in pieces, one for each FPDU; as many as ``most`` octets hold."""
         with self.context.lock:
-            pieces, self._out = self._out, []
+            count = len(self._out)
+            if most is not None:
+                count = bisect_right(list(accumulate(map(len, self._out))), most)
+            pieces, self._out = self._out[:count], self._out[count:]
             if (sending := self.stream.sending) is not None:
                 sending.take(sum(map(len, pieces)))
             # A peer that does not take its answers has at most IRD of them here. Where the stream
@@ -398,6 +405,31 @@ class QP(KnownQP):
                 while self._answered and self.state is QPState.RTS:
                     self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
                     self._answered -= 1
+            return pieces
+
+    def acknowledge(self, position: int) -> None:
+        """Notes that the peer has received all octets to send before a position, for an LLP without
+        copies (:attr:`~..verbs.sending.SendSettings.keeps`).
+        """
+        with self.context.lock:
+            if self._half is not None:
+                self._half.acknowledge(position)
+
+    def repeat(self, position: int) -> bool:
+        """Asks for the FPDU again that has the octet at a position; :meth:`repeats_to_send` returns
+        it later. Returns False if it does not come.
+        """
+        with self.context.lock:
+            return self._half is not None and self._half.repeat(position, self._repeat)
+
+    def _repeat(self, position: int, octets: bytes) -> None:
+        self._repeated.append((position, octets))
+        self.notify()
+
+    def repeats_to_send(self) -> list[tuple[int, bytes]]:
+        """Returns the FPDUs that were asked for again and have left, each with its position."""
+        with self.context.lock:
+            pieces, self._repeated = self._repeated, []
             return pieces
 
     # -- messages of the peer ---------------------------------------------------------------------

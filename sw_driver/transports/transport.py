@@ -6,10 +6,23 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..base.closing import Closing
 from ..base.errors import UnsupportedDevice
 from .memory import Memory, Steps
+
+
+class SentFpdu(NamedTuple):
+    """An FPDU that a device has sent: number of the DDP Stream, LLP sequence number of the first
+    octet, the octets, and the record beside it, a number with the fields of
+    :data:`~....hdl.spec.send.RECORD`.
+    """
+
+    stream: int
+    sequence: int
+    octets: bytes
+    record: int
 
 
 class Transport(Closing):
@@ -108,10 +121,8 @@ class Transport(Closing):
             " SimTransport, or let the board's own TCP receive"
         )
 
-    def sent(self) -> list[tuple[int, int, bytes]]:
-        """Returns the FPDUs that the device has sent since the last call, in their order: number of
-        the DDP Stream, LLP sequence number of the first octet, octets.
-        """
+    def sent(self) -> list[SentFpdu]:
+        """Returns the FPDUs that the device has sent since the last call, in their order."""
         return []
 
     def entropy(self, octets: int) -> bytes:

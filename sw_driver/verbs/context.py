@@ -616,9 +616,10 @@ class Context(Closing):
         """Passes the FPDUs that the device has sent to their streams."""
         if not self.sends:
             return
-        for number, sequence, octets in self.transport.sent():
-            if (stream := self.streams.get(number)) is not None and stream.sending is not None:
-                stream.sending.leave(sequence, octets)
+        for fpdu in self.transport.sent():
+            stream = self.streams.get(fpdu.stream)
+            if stream is not None and stream.sending is not None:
+                stream.sending.leave(fpdu)
 
     def hand_on(self, completion: Completion) -> None:
         """Passes a completion to the stream or the associations that it concerns."""

@@ -32,13 +32,18 @@ class Responder:
         The stream, which has a sending half.
     ird
         Requests that the peer may have outstanding, 1 or more.
+    repeats
+        Whether responses may be sent again: then a request stays in its slot while the peer has
+        twice as many requests outstanding.
     """
+
+    FIRST = _FIRST
 
     QN = _QN
 
-    def __init__(self, stream: KnownStream, ird: int) -> None:
+    def __init__(self, stream: KnownStream, ird: int, *, repeats: bool = False) -> None:
         self._stream, self._context = stream, stream.pd.context
-        self.ird, self._size = ird, (ird - 1).bit_length()
+        self.ird, self._size = ird, (ird - 1).bit_length() + repeats
         self._buffers = self._run()
         self._memory = self._context.transport.allocate(ENTRY << self._size)
         for number in self._buffers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from typing import Any, NamedTuple
 
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import SentStatus
-from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
+from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
 from ..base.errors import RnicTimeout, TransportError
 from ..transports.memory import Steps, finish
+from ..transports.transport import SentFpdu
 from .context import PATIENCE, SERVED
 from .cq import WC, Opcode, WcStatus
 from .known import KnownStream
@@ -41,6 +43,8 @@ _FIRST = 1
 _NOBODY = object()
 #: Words from an MPA marker to the next one.
 _SPACING = 512 // 4
+#: The octets of an FPDU that hold its length and MSN, and perhaps a marker.
+_HEADERS = 20
 _STATUS = {
     SentStatus.SUCCESS: WcStatus.SUCCESS,
     SentStatus.FAILED: WcStatus.NOT_READ,
@@ -57,11 +61,16 @@ class SendSettings(NamedTuple):
         Octets of the longest DDP Segment.
     crc, markers
         The settings that MPA's start-up agreed on for the sending direction.
+    keeps
+        Whether the LLP keeps a copy of octets that the peer may not have, as a socket does. Else
+        it asks for FPDUs again by :meth:`SendingHalf.repeat`, and messages end when it says that
+        they have arrived, by :meth:`SendingHalf.acknowledge`.
     """
 
     mulpdu: int
     crc: bool
     markers: bool
+    keeps: bool = True
 
 
 class Part(NamedTuple):
@@ -79,6 +88,27 @@ class Part(NamedTuple):
     @property
     def piece(self) -> Piece:
         return Piece(self.region.stag, self.length, self.region.to + self.offset)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """An FPDU that has left and may be asked for again, from ``position`` to ``end``."""
+
+    position: int
+    end: int
+    record: Record
+    length: int  #: of the ULPDU
+    msn: int
+
+    @classmethod
+    def of(cls, position: int, octets: bytes, record: Record, markers: bool) -> _Left:
+        """Returns the FPDU that has left as ``octets`` at ``position``."""
+        begin = octets[:_HEADERS]
+        if markers:
+            at = -position % (4 * _SPACING)
+            begin = begin[:at] + begin[at + 4 :]
+        length, msn = (int.from_bytes(begin[at:end], "big") for at, end in ((0, 2), (12, 16)))
+        return cls(position, position + len(octets), record, length, msn)
 
 
 @dataclass
@@ -132,6 +162,16 @@ class SendingHalf:
         self._region: MR | None = None  # with copies of messages, one after the other
         self._begin = self._end = 0  # positions of those in the ring
         self._failed = self._broken = False
+        # Of an LLP without copies: FPDUs that have left, and their message's end; the positions of
+        # those that were asked for again, and who takes them; the index after the last message that
+        # left, and after those that have arrived.
+        self._left: deque[_Left] = deque()
+        self._again: deque[tuple[_Left, Callable[[int, bytes], object]]] = deque()
+        self._gone = self._arrived = 0
+        # No message waits for its release any more. FPDUs that may be asked for again even when the
+        # stream has ended: the host keeps them, by their positions.
+        self._abandoned = False
+        self._kept: dict[int, bytes] | None = None
         #: Answers Read Requests, after :meth:`answer_reads`.
         self.responder: Responder | None = None
         self._memory = context.transport.allocate(ENTRY << _SIZE)
@@ -142,13 +182,16 @@ class SendingHalf:
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
             *(commands.set_sent_msn(number, qn, _FIRST) for qn in sorted(stream.queues)),
-            commands.set_send_ring(number, extent.address, _SIZE, cq=stream.cq.ring.number),
-        ):
+            commands.set_send_ring(
+                number, extent.address, _SIZE, cq=stream.cq.ring.number,
+                repeats=not settings.keeps,
+            ),
+        ):  # fmt: skip
             context.registers.start(command)
 
     def _open(self) -> None:
         """Lets segments leave, from the position on."""
-        _, crc, markers = self._settings
+        crc, markers = self._settings.crc, self._settings.markers
         self._context.registers.start(
             commands.set_sending(
                 self._stream.number, sequence=self._position % (1 << 32),
@@ -170,7 +213,7 @@ class SendingHalf:
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
-        self.responder = Responder(self._stream, ird)
+        self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
     def answering(self, qn: int) -> Responder | None:
         """Returns the responder, if the device itself answers the messages of a queue."""
@@ -284,42 +327,129 @@ class SendingHalf:
 
     # -- reports of the device --------------------------------------------------------------------
 
-    def leave(self, sequence: int, fpdu: bytes) -> None:
+    def leave(self, fpdu: SentFpdu) -> None:
         """Takes an FPDU that the device has sent."""
-        if sequence != self._position % (1 << 32):
+        octets, expected = fpdu.octets, self._position
+        record = None
+        if not self._settings.keeps:
+            record = Record.decode(fpdu.record)
+            if record.repeat:
+                expected = self._due(fpdu.sequence)
+        if fpdu.sequence != expected % (1 << 32):
             raise TransportError(
                 f"an FPDU of stream {self._stream.number} left with the LLP sequence number"
-                f" {sequence}, not {self._position % (1 << 32)}: reset the device"
+                f" {fpdu.sequence}, not {expected % (1 << 32)}: reset the device"
             )
-        self._position += len(fpdu)
-        self._leave([fpdu])
+        if record is not None and record.repeat:
+            self._leave_again(octets)
+            return
+        self._position += len(octets)
+        if record is not None:
+            self._left.append(_Left.of(expected, octets, record, self._settings.markers))
+            if record.ends and not record.response:
+                self._gone = record.entry + record.entries
+            if self._kept is not None:
+                self._kept[expected] = octets
+        self._leave([octets])
+        if self._abandoned:
+            self._release(self._gone)
+
+    # -- an LLP without copies --------------------------------------------------------------------
+
+    def acknowledge(self, position: int) -> None:
+        """Notes that the peer has received all octets before a position in the LLP stream."""
+        arrived = self._arrived
+        while self._left and self._left[0].end <= position:
+            record = self._left.popleft().record
+            if record.ends and not record.response:
+                arrived = record.entry + record.entries
+        if arrived != self._arrived:
+            self._arrived = arrived
+            self._release(arrived)
+
+    def _release(self, index: int) -> None:
+        """Lets the messages end whose entries are before an index."""
+        self._context.registers.start(commands.release(self._stream.number, index))
+
+    def repeat(self, position: int, take: Callable[[int, bytes], object]) -> bool:
+        """Asks for the FPDU again that has the octet at a position in the LLP stream.
+
+        ``take`` gets its position and its octets once it has left. It does not come if the device
+        cannot read its octets any more, which ends the stream. Returns False if no FPDU is asked
+        for: the peer has received that octet, or it has not left, or the stream has ended without
+        a last message.
+        """
+        if (
+            self._broken
+            or (self._abandoned and self._kept is None)
+            or not self._left
+            or position < self._left[0].position
+        ):
+            return False
+        at = bisect_right(self._left, position, key=lambda fpdu: fpdu.position) - 1
+        fpdu = self._left[at]
+        if position >= fpdu.end:
+            return False
+        if self._kept is not None:
+            take(fpdu.position, self._kept[fpdu.position])
+        else:
+            self._ask(fpdu, take)
+        return True
+
+    def _ask(self, fpdu: _Left, take: Callable[[int, bytes], object]) -> None:
+        record = fpdu.record
+        entry = record.entry + (Responder.FIRST if record.response else 0)
+        self._again.append((fpdu, take))
+        self._context.registers.start(
+            commands.repeat(
+                self._stream.number, fpdu.position, entry=entry, entries=record.entries,
+                offset=record.offset, length=fpdu.length, msn=fpdu.msn,
+                response=bool(record.response),
+            )
+        )  # fmt: skip
+
+    def _due(self, sequence: int) -> int:
+        """Returns the position of the FPDU that leaves again next. The device gives up those of
+        Read Responses that the peer must have received, because it has asked for more.
+        """
+        while len(self._again) > 1 and self._again[0][0].position % (1 << 32) != sequence:
+            self._again.popleft()
+        return self._again[0][0].position
+
+    def _leave_again(self, octets: bytes) -> None:
+        fpdu, take = self._again.popleft()
+        if len(octets) != fpdu.end - fpdu.position:
+            raise TransportError(
+                f"an FPDU of stream {self._stream.number} has {len(octets)} octets, where it had"
+                f" {fpdu.end - fpdu.position} before: do not change the send ring"
+            )
+        take(fpdu.position, octets)
 
     def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
         count = (done - self._done) % (1 << 16)
         if status is SentStatus.FAILED:
             self._failed = True
-            if not count and not self._refuses():
-                # The bus refused a read of the ring, which the device reads no more.
+            if self._state()["lost"]:
+                # The device reads the ring no more.
                 self._broken, count = True, self._producer - self._done
+            elif not count:
+                self._refuse()
         self._done += count
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
             self._octets -= post.length
             self._begin = post.taken or self._begin
-            self._report(post, _STATUS[status])
+            lost = self._abandoned and (self._arrived - post.end) % (1 << 16) >= 1 << 15
+            self._report(post, WcStatus.FLUSHED if lost else _STATUS[status])
         if self._failed and not self._posted:
             self._flush()
         self._write()
 
-    def _refuses(self) -> bool:
-        """Returns whether a Read Response has failed, and then reports its request."""
-        if self.responder is None:
-            return False
-        state = self._state()
-        if state["response"]:
-            self.responder.refused(state["answered"])
-        return bool(state["response"])
+    def _refuse(self) -> None:
+        """Reports the request whose Read Response has failed."""
+        assert self.responder is not None
+        self.responder.refused(self._state()["answered"])
 
     def _report(self, post: _Post, status: WcStatus) -> None:
         if post.wr_id is _NOBODY:
@@ -344,6 +474,8 @@ class SendingHalf:
         if self.responder is not None:
             self.responder.stop()
         self._allow(_ALL)
+        if not self._settings.keeps:
+            finish(self._keeping())
         finish(self._draining())
         if self._broken:
             return
@@ -353,6 +485,33 @@ class SendingHalf:
         self.post(kind, body, **fields)
         finish(self._draining())
 
+    def _abandon(self) -> None:
+        """Lets messages end that have left, whether or not they have arrived."""
+        self._abandoned = True
+        self._release(self._gone)
+
+    def _keeping(self) -> Steps[None]:
+        """Copies, in steps, the FPDUs that the peer may not have received, and those that will
+        leave: the last message arrives only after them.
+        """
+        self._abandon()
+        yield from self._draining()
+        kept: dict[int, bytes] = {}
+        for fpdu in self._left:
+            self._ask(fpdu, kept.__setitem__)
+        deadline = time.monotonic() + PATIENCE
+        while len(kept) < len(self._left) and not self._broken:
+            if time.monotonic() > deadline:
+                raise self._late()
+            self._context.look(SERVED)
+            yield
+        self._kept = kept
+
+    def _late(self) -> RnicTimeout:
+        return RnicTimeout(
+            f"the device does not send the messages of stream {self._stream.number}: reset it"
+        )
+
     def _draining(self) -> Steps[None]:
         """Waits in steps until all messages in the ring have ended."""
         deadline, position = time.monotonic() + PATIENCE, self._position
@@ -360,10 +519,7 @@ class SendingHalf:
             if position != self._position:
                 deadline, position = time.monotonic() + PATIENCE, self._position
             elif time.monotonic() > deadline:
-                raise RnicTimeout(
-                    f"the device does not send the messages of stream {self._stream.number}:"
-                    " reset it"
-                )
+                raise self._late()
             self._context.look(SERVED)
             yield
 
@@ -387,6 +543,10 @@ class SendingHalf:
         if self.responder is not None:
             self.responder.stop()
         self._allow(_ALL)
+        if not self._settings.keeps:
+            self._abandon()
+            while self._state()["repeating"]:
+                yield
         yield from self._draining()
         yield from self._passing()
         self._flush()

@@ -31,7 +31,7 @@ class Frame:
         self.head = {
             "length": len(ulpdu), "settings": {"crc": crc, "markers": markers},
             "phase": position % MARKER_SPACING // 4, "stream": rng.getrandbits(16),
-            "sequence": rng.getrandbits(32), "repeat": rng.getrandbits(1),
+            "sequence": rng.getrandbits(32), "record": {"offset": rng.getrandbits(32)},
         }  # fmt: skip
 
     @property
@@ -72,7 +72,8 @@ def frame_all(width, frames, *, stall=0.0, idle=0.0, seed=1):
                 beat = decoded(dut.o, beat)
                 packet += octets_of(beat.beat, octets)
                 if beat.beat.last:
-                    packets.append((packet, beat.stream, beat.sequence, beat.repeat))
+                    record = {"offset": beat.record.offset}
+                    packets.append((packet, beat.stream, beat.sequence, record))
                     packet = b""
                     if len(packets) == len(frames):
                         return
@@ -81,7 +82,7 @@ def frame_all(width, frames, *, stall=0.0, idle=0.0, seed=1):
 
     simulate(dut, heads, source, sink, background=[clock], limit=400_000)
     for frame, (_, *beside) in zip(frames, packets, strict=True):
-        assert beside == [frame.head[name] for name in ("stream", "sequence", "repeat")]
+        assert beside == [frame.head[name] for name in ("stream", "sequence", "record")]
     return [octets for octets, *_ in packets], left, left[-1] - given[-1] - dut.latency
 
 

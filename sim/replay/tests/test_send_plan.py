@@ -122,6 +122,10 @@ class Device:
             self.operations.append(Store(self.ring(stream) + ENTRY * slot, raw[at : at + ENTRY]))
             self.producer[stream] += 1
 
+    def store_at(self, to: int, octets: bytes) -> None:
+        """Writes to the region of stream 1."""
+        self.operations.append(Store(to - 0x5000, octets))
+
     def post(self, stream: int, message: Message) -> None:
         self.store(stream, message.encode())
         self.do(commands.ring_send(stream, self.producer[stream]))

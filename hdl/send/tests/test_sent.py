@@ -205,6 +205,9 @@ def test_a_bug_is_caught(old, new):
             for size in (1, 3):
                 play(bug.SentCompletions(CONFIG), room=(room,) * 4, size=size, pace=1.0,
                      fails=0.03, repeats=(2, 4, 6, 8))
+        for _ in range(20):  # failures among messages that are released one by one
+            play(bug.SentCompletions(CONFIG), pace=0.3, fails=0.2, messages=60, streams=(1, 2),
+                 repeats=(1, 2))
 
 
 def test_a_message_ends_after_its_last_fpdu_and_those_before():

@@ -133,6 +133,9 @@ def test_python_on_a_page_runs(block: Block, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, f"{block}\n{result.stdout}{result.stderr}"
     assert "print(" not in block.text or result.stdout, f"{block} prints nothing"
+    if block.page.startswith("docs/teach/"):
+        (shown,) = (each for each in BLOCKS if (each.page, each.kind) == (block.page, "text"))
+        assert result.stdout.splitlines() == shown.text.splitlines(), shown
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,11 @@ def test_pieces_of_any_size_have_the_same_results(
 
 
 class Interrupted(FakeEngine):
-    """Gets Ctrl-C before the packet of this number; ``twice``: also before the next packet."""
+    """Gets Ctrl-C before the packet of this number; ``twice``: also before the next operation."""
 
     def __init__(self, number: int, *, twice: bool = False) -> None:
         super().__init__()
-        self.numbers = {number, number + twice}
+        self.number, self.left = number, 1 + twice
 
     def run(self, config: Any, operations: Iterable[Operation], *rest: Any, **how: Any) -> Outcome:
         return super().run(config, self._until(operations), *rest, **how)
@@ -92,8 +92,8 @@ class Interrupted(FakeEngine):
         packets = 0
         for each in operations:
             packets += isinstance(each, Packet)
-            if packets in self.numbers:
-                self.numbers.remove(packets)
+            if packets >= self.number and self.left:
+                self.left -= 1
                 signal.raise_signal(signal.SIGINT)
             yield each
 

@@ -110,7 +110,8 @@ class ResponseRings(wiring.Component):
     turn : In(range(streams)), found : Out
         Look-up: the slots to be read (``base``, ``size``, ``start``, ``count``), the octets that
         were sent of the first response (``done``), whether there is a request (``sends``), and
-        whether there are more (``more``). ``start`` is the MSN, modulo 2**16.
+        whether there are more (``more``). ``start`` is the MSN, modulo 2**16, which ``coming``
+        (Out(16)) has one cycle before.
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
         Only while ``room`` (Out(1)) is high.
     answered : Out(stream.Signature(Answered(streams)))
@@ -132,6 +133,7 @@ class ResponseRings(wiring.Component):
             "wake": Out(stream.Signature(range(streams))),
             "turn": In(range(streams)),
             "found": Out(found),
+            "coming": Out(16),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
             "room": Out(1),
             "answered": Out(stream.Signature(Answered(streams))),
@@ -195,6 +197,7 @@ class ResponseRings(wiring.Component):
             address.eq(self.turn)
             for address in (slots.address[0], requested.address[0], states.address[0])
         ]
+        m.d.comb += self.coming.eq(state3.next)
         m.d.sync += [
             available.eq(requested.data[0] - states.data[0].next[:16]),
             self.found.base.eq(slot3.base),

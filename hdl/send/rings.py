@@ -387,12 +387,13 @@ class RingReader(wiring.Component):
             repeat.eq(self.repeat),
             inside.eq(self.repeat.entries.any() & (self.repeat.entries <= 1 << found3.size)),
         ]
+        recent = C(0)
+        if self.responses:
+            found, behind = self.responses.found, Signal(16)
+            m.d.sync += behind.eq(self.responses.coming - self.repeat.entry)
+            recent = behind << 1 <= 1 << found.size
         with m.If(repeat.response):
-            m.d.comb += fits.eq(0)
-            if self.responses:
-                found = self.responses.found
-                behind = (found.start - repeat.entry)[:16]
-                m.d.comb += fits.eq(behind << 1 <= 1 << found.size)
+            m.d.comb += fits.eq(recent)
         with m.If(repeats):
             m.d.comb += [
                 chosen.valid.eq(fits),

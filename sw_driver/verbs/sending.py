@@ -376,8 +376,8 @@ class SendingHalf:
 
         ``take`` gets its position and its octets once it has left. It does not come if the device
         cannot read its octets any more, which ends the stream. Returns False if no FPDU is asked
-        for: the peer has received that octet, or it has not left, or the stream has ended without
-        a last message.
+        for: the peer has received that octet, or it has not left, or the stream has ended and
+        nobody keeps it.
         """
         if (
             self._broken
@@ -390,10 +390,12 @@ class SendingHalf:
         fpdu = self._left[at]
         if position >= fpdu.end:
             return False
-        if self._kept is not None:
-            take(fpdu.position, self._kept[fpdu.position])
-        else:
+        if self._kept is None:
             self._ask(fpdu, take)
+        elif octets := self._kept.get(fpdu.position):
+            take(fpdu.position, octets)
+        else:
+            return False
         return True
 
     def _ask(self, fpdu: _Left, take: Callable[[int, bytes], object]) -> None:
@@ -412,9 +414,9 @@ class SendingHalf:
         """Returns the position of the FPDU that leaves again next. The device gives up those of
         Read Responses that the peer must have received, because it has asked for more.
         """
-        while len(self._again) > 1 and self._again[0][0].position % (1 << 32) != sequence:
+        while self._again and self._again[0][0].position % (1 << 32) != sequence:
             self._again.popleft()
-        return self._again[0][0].position
+        return self._again[0][0].position if self._again else self._position
 
     def _leave_again(self, octets: bytes) -> None:
         fpdu, take = self._again.popleft()
@@ -433,8 +435,9 @@ class SendingHalf:
             if self._state()["lost"]:
                 # The device reads the ring no more.
                 self._broken, count = True, self._producer - self._done
-            elif not count:
-                self._refuse()
+            elif not count and self.responder is not None:
+                # A Read Response has failed.
+                self.responder.refused(self._state()["answered"])
         self._done += count
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
@@ -445,11 +448,6 @@ class SendingHalf:
         if self._failed and not self._posted:
             self._flush()
         self._write()
-
-    def _refuse(self) -> None:
-        """Reports the request whose Read Response has failed."""
-        assert self.responder is not None
-        self.responder.refused(self._state()["answered"])
 
     def _report(self, post: _Post, status: WcStatus) -> None:
         if post.wr_id is _NOBODY:
@@ -496,16 +494,19 @@ class SendingHalf:
         """
         self._abandon()
         yield from self._draining()
-        kept: dict[int, bytes] = {}
+        self._kept = {}
         for fpdu in self._left:
-            self._ask(fpdu, kept.__setitem__)
+            self._ask(fpdu, self._kept.__setitem__)
+        yield from self._settling()
+
+    def _settling(self) -> Steps[None]:
+        """Waits in steps until no FPDU is on its way again. Some may not come, see :meth:`_due`."""
         deadline = time.monotonic() + PATIENCE
-        while len(kept) < len(self._left) and not self._broken:
+        while self._state()["repeating"]:
             if time.monotonic() > deadline:
                 raise self._late()
             self._context.look(SERVED)
             yield
-        self._kept = kept
 
     def _late(self) -> RnicTimeout:
         return RnicTimeout(
@@ -545,8 +546,7 @@ class SendingHalf:
         self._allow(_ALL)
         if not self._settings.keeps:
             self._abandon()
-            while self._state()["repeating"]:
-                yield
+            yield from self._settling()
         yield from self._draining()
         yield from self._passing()
         self._flush()

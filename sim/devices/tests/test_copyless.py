@@ -267,3 +267,19 @@ def test_the_terminate_arrives_after_all_octets_before_it(session: Session) -> N
     assert session.qp.state is QPState.ERR and session.qp.sent is not None
     assert session.peer.terminate == session.qp.sent.encode()
     assert session.peer.sends[before:] == posted
+
+
+@with_loss((64, False, 0.0))
+def test_a_terminate_waits_for_no_answer_that_the_peer_must_have(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that has asked for more Reads has the earlier answers; the device repeats none of
+    these, and a Terminate must not wait for them, even if no acknowledgment has come.
+    """
+    monkeypatch.setattr(session.qp, "acknowledge", lambda position: None)
+    for number in range(3 * IRD):
+        session.socket.send(session.peer.ask(session.source.stag, number, 4000))
+        session.until(lambda: len(session.peer.answers) == len(session.peer.asked))
+    session.socket.send(session.peer.write(stag=0x666))
+    session.until(lambda: session.peer.terminate)
+    assert session.qp.state is QPState.ERR

@@ -80,7 +80,8 @@ def _code(error: Exception) -> int | None:
 def interruptible(stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Yields a function after whose call Ctrl-C calls ``stop``, once, instead of raising.
 
-    The next Ctrl-C raises KeyboardInterrupt.
+    The next Ctrl-C raises KeyboardInterrupt. A command that was started with the signal ignored, as
+    in the background of a script, goes through to its end.
     """
     before = signal.getsignal(signal.SIGINT)
 
@@ -89,7 +90,8 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
         stop()
 
     def arm() -> None:
-        signal.signal(signal.SIGINT, interrupt)
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, interrupt)
 
     try:
         yield arm

@@ -98,6 +98,22 @@ class Interrupted(FakeEngine):
             yield each
 
 
+@pytest.fixture(autouse=True)
+def _on_a_terminal() -> Iterator[None]:
+    """Lets Ctrl-C act as on a terminal, even if the tests themselves run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_command_in_the_background_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell without job control starts it with the signal ignored (POSIX, section 2.11)."""
+    in_pieces(monkeypatch, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    result = sim(monkeypatch, Interrupted(100), SHIPPED)
+    assert result.exit_code == 0 and "236 segments" in result.stdout
+
+
 def test_an_interrupted_run_reports_what_was_played(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

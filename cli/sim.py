@@ -297,6 +297,9 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     config = _config(width, sends=True)
     found = read_input(asked, config)
     results = send_again(found.traffic)
+    if any(isinstance(each.stream, SctpStream) for each in results):
+        mpa = not all(isinstance(each.stream, SctpStream) for each in results)
+        config = replace(config, sctp=True, mpa=mpa, responder=mpa)
     plans = [*send_plans(results, config)]
     terminal = console()
     headings = "from", "to", "LLP", "messages", "segments", "MULPDU", "other PAD", "differences"
@@ -308,10 +311,6 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     print_table(terminal, f"{asked.source}: sent again", headings, rows)
     apart = (
         (sum(each.left_out for each in results), "the message is not whole"),
-        (
-            sum(each.segments for each in results if isinstance(each.stream, SctpStream)),
-            "the RTL has no SCTP to send",
-        ),
         *((count, why) for why, count in sum((each.left_out for each in plans), Counter()).items()),
     )
     left_out = [
@@ -336,9 +335,11 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     segments = sum(each.segments for each in results)
     by_device = sum(each.segments for each in plans)
     again = sum(each.repeats for each in plans)
+    controls = sum(each.controls for each in plans)
+    beside = f" and {_count(controls, 'control message')}" if controls else ""
     terminal.print(
         f"{colored('differ' if differences else 'agree', not differences)}: golden model and"
-        f" senders on {_count(segments, 'segment')}, RTL on {by_device} of them"
+        f" senders on {_count(segments, 'segment')}{beside}, RTL on {by_device} of them"
         f" and on {again} once more, {cycles} cycles at {width} bits"
         f"{escape(left_out_text(left_out))}",
         soft_wrap=True,

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from enum import Enum, IntEnum, IntFlag
 from html import escape
 from pathlib import Path
@@ -283,8 +284,9 @@ def _latency(config: RnicConfig, record: Trial, llps: Iterable[str]) -> str:
             (f"{llp}: last beat of a Send, to {to_entry}", str(delivered)),
         ]
     if config.transmit:
-        sent = record.after("doorbell", "m_axis_t")
-        rows.append((f"write of the doorbell, to the first beat on {_code('m_axis')}", str(sent)))
+        port = "m_axis" if config.mpa else "m_axis_eth"
+        sent = record.after("doorbell", f"{port}_t")
+        rows.append((f"write of the doorbell, to the first beat on {_code(port)}", str(sent)))
     return _table(("from, to", "cycles"), rows)
 
 
@@ -414,7 +416,7 @@ def _literal(value: Any) -> str:
 def _types(values: Iterable[Any]) -> Iterator[type]:
     """Yields the types that a literal of some values names."""
     for value in values:
-        if isinstance(value, Enum) or hasattr(value, "_asdict"):
+        if isinstance(value, Enum) or hasattr(value, "_asdict") or is_dataclass(value):
             yield type(value)
         if hasattr(value, "_asdict"):
             yield from _types(value)

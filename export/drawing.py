@@ -17,7 +17,7 @@ class Block(NamedTuple):
     """A block, or a port at the edge, in a column and a row of the diagram.
 
     ``name`` is that of the submodule of :class:`..hdl.rnic.Rnic`, or of the bus. ``part`` is the
-    parameter without which the block is not there; ``size`` has the names of parameters in braces.
+    parameters without which the block is not there; ``size`` has the names of parameters in braces.
     """
 
     name: str
@@ -51,7 +51,8 @@ BLOCKS = (
     Block("reports", "SCTP order", 4, 4, "sctp"),
     Block("requests", "RDMA responder", 5, 4, "responder"),
     Block("source", "Data Source", 5, 5, "transmit", "{streams} send rings"),
-    Block("m_axis", "m_axis", 6, 5, "transmit"),
+    Block("m_axis_eth", "m_axis_eth", 6, 4, "transmit sctp"),
+    Block("m_axis", "m_axis", 6, 5, "transmit mpa"),
     Block("s_axil", "s_axil", 0, 6),
     Block("control", "registers", 1, 6),
     Block("irq", "irq", 6, 6),
@@ -65,6 +66,7 @@ _EDGES = (
     ("receiver", "buffers"), ("admission", "commit"), ("commit", "delivery"),
     ("delivery", "m_axi_cq"), ("delivery", "reports"), ("delivery", "requests"),
     ("requests", "source"), ("m_axi", "source"), ("source", "delivery"), ("source", "m_axis"),
+    ("source", "m_axis_eth"),
     ("s_axil", "control"), ("control", "irq"),
 )  # fmt: skip
 #: Pixels: a block, the distance of blocks, and the margin around them.
@@ -77,7 +79,7 @@ _LETTERS = 6
 
 def blocks(config: RnicConfig) -> list[Block]:
     """Returns the blocks that a device with these parameters has."""
-    return [each for each in BLOCKS if not each.part or getattr(config, each.part)]
+    return [each for each in BLOCKS if all(getattr(config, part) for part in each.part.split())]
 
 
 def diagram(config: RnicConfig) -> str:

@@ -48,6 +48,7 @@ _BUSES = (
     ("s_axis_eth", "AXI4Stream", False, "Ethernet frames without FCS; tuser: damaged."),
     ("m_axis_exc", "AXI4Stream", True, "Packets for the host: FPDUs in error, and other frames."),
     ("m_axis", "AXI4Stream", True, "FPDUs to send, one in each packet, with records in tuser."),
+    ("m_axis_eth", "AXI4Stream", True, "Ethernet frames to send without FCS; tuser: as m_axis."),
     ("m_axi", "AXI4", True, f"Reaches host memory for payload. {NOT_BUFFERABLE}"),
     ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),

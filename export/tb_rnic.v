@@ -14,7 +14,7 @@ module tb_rnic;
 
   localparam OCTETS = WIDTH / 8;
   localparam [7:0] PAINT = 8'hEE;  // octets of memory without a placement
-  localparam integer PATIENCE = 20000;  // cycles for the whole run
+  localparam integer PATIENCE = 40000;  // cycles for the whole run
 
   reg clk = 1'b0, rst = 1'b1;
   always #5 clk = ~clk;
@@ -252,7 +252,8 @@ module tb_rnic;
   reg [8*ENTRY_OCTETS-1:0] complete;  // an expected entry
 
 `ifdef RNIC_TRANSMIT
-  // FPDUs that the device sends: those of each stream in order, with pauses of the receiver.
+  // FPDUs that the device sends, or without MPA frames: those of each stream in order, with pauses
+  // of the receiver.
   wire [WIDTH-1:0] m_axis_tdata;
   wire [OCTETS-1:0] m_axis_tkeep;
   wire m_axis_tlast, m_axis_tvalid;
@@ -440,9 +441,20 @@ module tb_rnic;
 
   rnic dut (
 `ifdef RNIC_TRANSMIT
+`ifdef RNIC_MPA
     .m_axis_tdata(m_axis_tdata), .m_axis_tkeep(m_axis_tkeep), .m_axis_tlast(m_axis_tlast),
     .m_axis_tid(m_axis_tid), .m_axis_tuser(m_axis_tuser), .m_axis_tvalid(m_axis_tvalid),
     .m_axis_tready(m_axis_tready),
+`ifdef RNIC_SCTP
+    .m_axis_eth_tdata(), .m_axis_eth_tkeep(), .m_axis_eth_tlast(), .m_axis_eth_tid(),
+    .m_axis_eth_tuser(), .m_axis_eth_tvalid(), .m_axis_eth_tready(1'b1),
+`endif
+`else
+    .m_axis_eth_tdata(m_axis_tdata), .m_axis_eth_tkeep(m_axis_tkeep),
+    .m_axis_eth_tlast(m_axis_tlast), .m_axis_eth_tid(m_axis_tid),
+    .m_axis_eth_tuser(m_axis_tuser), .m_axis_eth_tvalid(m_axis_tvalid),
+    .m_axis_eth_tready(m_axis_tready),
+`endif
     .m_axi_arid(m_axi_arid), .m_axi_araddr(m_axi_araddr), .m_axi_arlen(m_axi_arlen),
     .m_axi_arsize(m_axi_arsize), .m_axi_arburst(m_axi_arburst), .m_axi_arlock(m_axi_arlock),
     .m_axi_arcache(m_axi_arcache), .m_axi_arprot(m_axi_arprot), .m_axi_arvalid(m_axi_arvalid),

@@ -27,7 +27,8 @@ from ..sim.model.ddp import DataSource, decode_segment
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import MpaSender
-from ..sim.model.sctp import Ppid
+from ..sim.model.path import example_path, frame_of
+from ..sim.model.sctp import DataChunk, Packet, Ppid
 from ..sim.model.send import SendQueue
 from ..sim.replay import load
 from .interface import ports
@@ -65,7 +66,7 @@ class _Sender(NamedTuple):
     """A stream sends this message, with these settings of its sending half.
 
     ``ring`` is the address of the ring of work requests, ``sequence`` the LLP sequence number of
-    the first octet, and ``msn`` that of the stream's queue 0.
+    the first octet or the first TSN, and ``msn`` that of the stream's queue 0.
     """
 
     stream: int
@@ -75,9 +76,23 @@ class _Sender(NamedTuple):
     markers: bool
     msn: int = 1
 
-    def fpdus(self) -> Iterator[tuple[int, bytes, Record]]:
-        """Yields the sequence number and the octets of each FPDU that the model sends, and its
-        record.
+    def settings(self, config: RnicConfig) -> tuple[Write, ...]:
+        """Returns the writes that open the sending half: over MPA, or in a device without MPA over
+        SCTP, on an association of its own.
+        """
+        if config.mpa:
+            return commands.set_sending(
+                self.stream, sequence=self.sequence, crc=True, markers=self.markers
+            )
+        number = SENDERS.index(self)
+        return (
+            *commands.set_path(number, example_path(number), tsn=self.sequence),
+            *commands.set_sending_sctp(self.stream, association=number, sid=self.stream),
+        )
+
+    def packets(self, config: RnicConfig) -> Iterator[tuple[int, bytes, Record]]:
+        """Yields the sequence number and the octets of each FPDU that the model sends, or the TSN
+        and the octets of each frame; and its record.
         """
         memory, source = Memory(), DataSource(_MULPDU)
         memory.register(
@@ -88,7 +103,7 @@ class _Sender(NamedTuple):
         queue = SendQueue(source, memory, stream=self.stream, pd=_DOMAIN)
         queue.post(self.message)
         mpa, message = MpaSender(markers=self.markers), self.message
-        entries, offset = len(message.encode()) // ENTRY, 0
+        entries, offset, chunks = len(message.encode()) // ENTRY, 0, 0
         while (segment := queue.send()) is not None:
             header, payload = decode_segment(segment)
             record = Record(
@@ -96,8 +111,20 @@ class _Sender(NamedTuple):
                 signaled=1, repeat=0,
             )  # fmt: skip
             offset += len(payload)
-            sequence = self.sequence + mpa.position & 0xFFFFFFFF
-            yield sequence, mpa.send(segment), record
+            if config.mpa:
+                sequence = self.sequence + mpa.position & 0xFFFFFFFF
+                yield sequence, mpa.send(segment), record
+            else:
+                yield self.sequence + chunks & 0xFFFFFFFF, self._frame(chunks, segment), record
+            chunks += 1
+
+    def _frame(self, ssn: int, segment: bytes) -> bytes:
+        """Returns the frame with a segment."""
+        path = example_path(SENDERS.index(self))
+        payload = ssn.to_bytes(2, "big") + segment
+        chunk = DataChunk(self.sequence + ssn & 0xFFFFFFFF, self.stream, Ppid.SEGMENT, payload)
+        packet = Packet(path.source_port, path.destination_port, path.tag, (chunk,))
+        return frame_of(path.headers, packet.encode())
 
 
 #: A Write of several segments on a stream that also receives, and a Send on one that only sends.
@@ -222,14 +249,14 @@ def _sent(config: RnicConfig) -> Iterator[str]:
         yield f"localparam {name}_ENTRIES = {len(entries) // ENTRY};"
         yield f"localparam [8*LONGEST_RING-1:0] {name}_WORK ="
         yield f"  {8 * longest}'h{entries.ljust(longest, bytes(1)).hex()};"
-    fpdus = [(sender.stream, *each) for sender in SENDERS for each in sender.fpdus()]
+    fpdus = [(sender.stream, *each) for sender in SENDERS for each in sender.packets(config)]
     text = b"".join(octets for _, _, octets, _ in fpdus)
     at, ends = len(text), []
     for _, _, octets, _ in fpdus:
         ends.append(at - 1)
         at -= len(octets)
     yield f"localparam FPDUS = {len(fpdus)};"
-    yield "// Of each FPDU, the first one lowest; FPDU_ENDS: its first octet's place in FPDU_TEXT."
+    yield "// Of each FPDU or frame, the first one lowest; FPDU_ENDS: its first octet in TEXT."
     for name, bits, values in (
         ("STREAMS", 16, [stream for stream, *_ in fpdus]),
         ("TUSERS", 96, [record.number << 32 | sequence for _, sequence, _, record in fpdus]),
@@ -260,7 +287,9 @@ def _values(config: RnicConfig) -> dict[str, int]:
         "OWNER": config.completion_queues,
     }
     if config.transmit:
-        values["SENDS"] = regs.pack("CAP_SENDS", messages=1, responses=config.responder)
+        values["SENDS"] = regs.pack(
+            "CAP_SENDS", messages=1, responses=config.responder, chunks=config.sctp
+        )
     if config.sctp:
         values |= {
             "FUNCTION_ACCEPT": Function.ACCEPT,
@@ -296,8 +325,14 @@ def bring_up(config: RnicConfig) -> Iterator[tuple[str, str, tuple[Any, ...], di
     if config.transmit:
         sender = SENDERS[0]
         yield "the segments that a stream sends", "set_mulpdu", (sender.stream, _MULPDU), {}
-        options = {"sequence": sender.sequence, "crc": True}
-        yield "its sending half", "set_sending", (sender.stream,), options
+        if config.mpa:
+            options = {"sequence": sender.sequence, "crc": True}
+            yield "its sending half", "set_sending", (sender.stream,), options
+        else:
+            path = example_path(0)
+            yield "the packets of its association", "set_path", (0, path), {"tsn": sender.sequence}
+            options = {"association": 0, "sid": sender.stream}
+            yield "its sending half", "set_sending_sctp", (sender.stream,), options
         yield "its ring of work requests", "set_send_ring", (sender.stream, sender.ring, 2), {}
         yield "the doorbell, after work requests", "ring_send", (sender.stream, 1), {}
 
@@ -336,9 +371,7 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             steps[f"SENDER_{number}"] = (
                 *(commands.set_stream(stream, pd=_DOMAIN, crc=True) if number > 1 else ()),
                 *commands.set_mulpdu(stream, _MULPDU),
-                *commands.set_sending(
-                    stream, sequence=sender.sequence, crc=True, markers=sender.markers
-                ),
+                *sender.settings(config),
                 *commands.set_sent_msn(stream, 0, sender.msn),
                 *commands.set_send_ring(stream, sender.ring, 2),
             )

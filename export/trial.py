@@ -182,10 +182,15 @@ class _Bench:
 
     # -- the host ---------------------------------------------------------------------------------
 
+    @property
+    def _leaving(self) -> str:
+        """The port from which the trial's messages leave."""
+        return "m_axis_t" if self.config.mpa else "m_axis_eth_t"
+
     async def host(self, ctx: Any) -> None:
         self._set(ctx, m_axis_exc_tready=1)
         if self.config.transmit:
-            self._set(ctx, m_axis_tready=1)
+            self._set(ctx, **{f"{self._leaving}ready": 1})
         await self._read(ctx, "ID")
         await self._give(ctx, "RING", "REGION")
         packets = dict(testbench.packets_of(self.config))
@@ -199,7 +204,9 @@ class _Bench:
         if self.config.transmit:
             await self._give(ctx, "SOURCE", "SENDER_1", "SENDER_2", "DOORBELLS")
             await self._ends(
-                ctx, "m_axis_t", sum(1 for each in testbench.SENDERS for _ in each.fpdus())
+                ctx,
+                self._leaving,
+                sum(1 for each in testbench.SENDERS for _ in each.packets(self.config)),
             )
         await ctx.tick().repeat(_PAUSE)
 

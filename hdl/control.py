@@ -22,6 +22,7 @@ from .lib.table import table_write
 from .mpa.intake import LlpSettings
 from .rdmap.responder import ResponseSlots
 from .sctp.association import AssociationWrite
+from .sctp.framer import PathSetting, PathWord
 from .sctp.session import Answer, Command
 from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
@@ -38,6 +39,7 @@ __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
 _SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
+_SENDING_SCTP = ("path",)
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -71,12 +73,12 @@ def sctp_control(config):
 def send_control(config):
     """Returns the signature between Control and the Data Source.
 
-    The members are those of :class:`~.send.source.DataSource`. ``sent`` is high for one cycle for
-    each FPDU.
+    The members are those of :class:`~.send.source.DataSource`. ``sent`` has a bit for each port:
+    high for one cycle for each FPDU or frame.
     """
-    streams = config.streams
+    streams, senders = config.streams, config.senders
     return wiring.Signature({
-        "set": Out(stream.Signature(SendSetting(streams))),
+        "set": Out(stream.Signature(SendSetting(streams, senders))),
         "opens": Out(stream.Signature(CreditStart(streams))),
         "limits": Out(stream.Signature(CreditLimit(streams))),
         "ring": Out(stream.Signature(SendRing(streams))),
@@ -89,13 +91,16 @@ def send_control(config):
         "mulpdus": Out(stream.Signature(Mulpdu(streams), always_ready=True)),
         "msns": Out(stream.Signature(NextMsn(streams))),
         "look": Out(range(streams)),
-        "state": In(SendState()),
-        "sent": In(1),
+        "state": In(SendState(senders)),
+        "sent": In(2),
         "dropped": In(1),
         "fence": Out(1),
         "fencing": In(1),
         **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32), "asked": In(16)}
            if config.responder else {}),
+        **({"path": Out(stream.Signature(PathSetting(senders))),
+            "word": Out(stream.Signature(PathWord(senders), always_ready=True))}
+           if senders else {}),
     })
 
 
@@ -274,7 +279,8 @@ class Control(wiring.Component):
             # the command's parameters, or be the next command.
             registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
                 self.sctp.command.valid if self.config.sctp else 0) | (
-                Cat(getattr(self.send, name).valid for name in _SENDING).any()
+                Cat(getattr(self.send, name).valid for name in (
+                    *_SENDING, *(_SENDING_SCTP if self.config.senders else ()))).any()
                 if self.config.transmit else 0)),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
@@ -418,7 +424,8 @@ class Control(wiring.Component):
             ("repeat", {
                 "stream": registers.send_stream, "entry": entry, "entries": entry[16:],
                 "response": entry[24], "offset": registers.repeat_offset,
-                "length": registers.repeat_length, "msn": registers.repeat_msn,
+                "length": registers.repeat_length, "ssn": registers.repeat_length[16:],
+                "msn": registers.repeat_msn,
                 "sequence": registers.repeat_sequence}),
         ):
             for name, value in fields.items():
@@ -429,6 +436,7 @@ class Control(wiring.Component):
         send, number = self.send, registers.send_stream
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
+        has_path = self._paths(m, registers)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
@@ -444,6 +452,7 @@ class Control(wiring.Component):
             (registers.send_releases, "released", self._known(registers.send_released[16:31])),
             (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
+            *([(registers.path_commit, "path", has_path)] if self.config.senders else []),
         ):
             port = getattr(send, name)
             with m.If(command):
@@ -451,14 +460,16 @@ class Control(wiring.Component):
             with m.Elif(port.ready):
                 m.d.sync += port.valid.eq(0)
         m.d.comb += [
-            registers.cap_sends.eq(3 if self.config.responder else 1),
+            registers.cap_sends.eq(
+                1 | self.config.responder << 1 | (self.config.senders > 0) << 2),
             send.set.payload.stream.eq(number),
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
             state.sequence.eq(registers.send_sequence),
             *(send.opens.payload[name].eq(value) for name, value in (
                 ("stream", number), ("sequence", state.sequence), ("after", state.after),
-                ("markers", state.llp.markers), ("limited", registers.send_flags[3]))),
+                ("markers", state.llp.markers), ("limited", registers.send_flags[3]),
+                ("sctp", self._over_sctp(registers)))),
             send.limits.payload.stream.eq(number),
             send.limits.payload.limit.eq(registers.send_limit),
             ring.stream.eq(number),
@@ -498,10 +509,47 @@ class Control(wiring.Component):
                 registers.response_asked.eq(send.asked),
                 registers.response_sequence.eq(found.sequence),
             ]
-        for name, event in (("sent", send.sent), ("send_dropped", send.dropped)):
+        self._count_sent(m, registers)
+
+    def _count_sent(self, m, registers):
+        """Connects the counters of segments."""
+        send = self.send
+        for name, event in (
+            ("sent", send.sent[0] + send.sent[1]), ("send_dropped", send.dropped)
+        ):
             counter = Signal(32, name=name)
             m.d.sync += counter.eq(counter + delayed(m, 1, event, f"{name}_event"))
             m.d.comb += getattr(registers, name).eq(counter)
+
+    def _over_sctp(self, registers):
+        """Returns whether the stream that is opened sends over SCTP."""
+        return (registers.send_flags[4] | (not self.config.mpa)) if self.config.senders else 0
+
+    def _paths(self, m, registers):
+        """Connects the paths of associations; returns whether PATH_ASSOCIATION is one of them."""
+        known = Signal()
+        if not self.config.senders:
+            return known
+        state, path = self.send.set.payload.state, self.send.path.payload
+        word, number = self.send.word, registers.path_association
+        m.d.sync += known.eq(number < self.config.senders)
+        m.d.comb += [
+            state.sctp.eq(self._over_sctp(registers)),
+            state.association.eq(registers.send_chunks),
+            state.sid.eq(registers.send_chunks[16:]),
+            word.valid.eq(registers.path_word_commit & known),
+            word.payload.association.eq(number),
+            word.payload.at.eq(registers.path_at),
+            word.payload.word.eq(registers.path_word),
+            path.association.eq(number),
+            path.tsn.eq(registers.path_tsn),
+            path.path.ports.eq(registers.path_ports),
+            path.path.tag.eq(registers.path_tag),
+            Cat(path.path.first, path.path.udp, path.path.v6).eq(registers.path_form),
+            path.path.ip_sum.eq(registers.path_sums),
+            path.path.udp_sum.eq(registers.path_sums[16:]),
+        ]
+        return known
 
     def _sctp(self, m, registers):
         """Connects associations, sessions, guidance and counters of SCTP."""

@@ -8,9 +8,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from .bus.axi import AWCACHE
+from .ddp.leaving import SentRecord
 from .lib.stream import any_of
 from .lib.verilog import convert
-from .mpa.framer import SentRecord
 from .rnic import Rnic
 from .spec import regs
 from .spec.config import RnicConfig
@@ -35,7 +35,9 @@ class FlatRnic(wiring.Component):
     A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory. AXI4 has
     one width for all IDs of an interface, so AWID is as wide as ARID, and always 0;
     ``m_axis_*`` are packets of one FPDU, with ``tid`` and ``tuser[31:0]`` as in ``s_axis_*``;
-    ``tuser[95:32]`` is the FPDU's record (:data:`~.spec.send.RECORD`).
+    ``tuser[95:32]`` is the FPDU's record (:data:`~.spec.send.RECORD`). With SCTP ``m_axis_eth_*``
+    are Ethernet frames without FCS, with one DATA chunk each: ``tuser[31:0]`` is its TSN, the
+    rest as for FPDUs.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -79,8 +81,13 @@ class FlatRnic(wiring.Component):
                     **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
                        if config.sctp else {}),
-                    **(channel("m_axis_", Out, {**axis, "tuser": 32 + SentRecord().size})
-                       if config.transmit else {}),
+                    **{
+                        name: flow
+                        for prefix, has in (("m_axis_", config.mpa), ("m_axis_eth_", config.sctp))
+                        if has and config.transmit
+                        for name, flow in channel(
+                            prefix, Out, {**axis, "tuser": 32 + SentRecord().size}).items()
+                    },
                 }.items()
             },
             **{
@@ -194,17 +201,21 @@ class FlatRnic(wiring.Component):
         return m
 
     def _send(self, m, rnic, keep):
-        """Connects the FPDUs. ``keep`` returns TKEEP for a number of octets."""
-        fpdu = rnic.fpdus.payload
-        m.d.comb += [
-            self.m_axis_tvalid.eq(rnic.fpdus.valid),
-            rnic.fpdus.ready.eq(self.m_axis_tready),
-            self.m_axis_tdata.eq(fpdu.beat.data),
-            self.m_axis_tlast.eq(fpdu.beat.last),
-            self.m_axis_tkeep.eq(keep(fpdu.beat.count)),
-            self.m_axis_tid.eq(fpdu.stream),
-            self.m_axis_tuser.eq(Cat(fpdu.sequence, fpdu.record)),
-        ]
+        """Connects FPDUs and frames. ``keep`` returns TKEEP for a number of octets."""
+        for prefix, inner in (("m_axis_", "fpdus"), ("m_axis_eth_", "sent_frames")):
+            if (port := getattr(rnic, inner, None)) is None:
+                continue
+            ready = getattr(self, f"{prefix}tready")
+            sent = port.payload
+            outer = {
+                "tvalid": port.valid, "tdata": sent.beat.data, "tlast": sent.beat.last,
+                "tkeep": keep(sent.beat.count), "tid": sent.stream,
+                "tuser": Cat(sent.sequence, sent.record),
+            }
+            m.d.comb += [
+                port.ready.eq(ready),
+                *(getattr(self, f"{prefix}{name}").eq(value) for name, value in outer.items()),
+            ]
 
 
 #: The initial contents of a memory: one line per word, all zeros; captures the last index.

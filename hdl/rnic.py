@@ -36,6 +36,7 @@ from .control import Control, StreamEntry
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
+from .ddp.leaving import SentBeat
 from .ddp.records import RecordFilter
 from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
@@ -51,13 +52,14 @@ from .lib.credits import Credits
 from .lib.quiet import Quiet
 from .lib.stream import Beat, delayed
 from .lib.table import Table
-from .mpa.framer import FpduBeat
+from .mpa.framer import Framer
 from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
 from .mpa.walker import MpaWalker
 from .rdmap.responder import PostsJoin, RequestFilter, SlotPoster
 from .sctp.admission import Admission
+from .sctp.framer import ChunkFramer
 from .sctp.receiver import SctpReceiver
 from .sctp.reports import Reports
 from .send.source import DataSource
@@ -98,8 +100,10 @@ class Rnic(wiring.Component):
         High while an error event or completions wait that are not masked.
     reads : Out(AxiRead(width, 2 * outstanding))
         In a device that sends only.
-    fpdus : Out(stream.Signature(FpduBeat(width)))
-        In a device that sends only: a packet for each FPDU.
+    fpdus : Out(stream.Signature(SentBeat(width)))
+        In a device that sends over MPA only: a packet for each FPDU.
+    sent_frames : Out(stream.Signature(SentBeat(width)))
+        In a device that sends over SCTP only: a packet for each Ethernet frame, without FCS.
     """
 
     def __init__(self, config):
@@ -116,7 +120,9 @@ class Rnic(wiring.Component):
             **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
             **({
                 "reads": Out(AxiRead(config.width, 2 * config.outstanding)),
-                "fpdus": Out(stream.Signature(FpduBeat(config.width))),
+                **({"fpdus": Out(stream.Signature(SentBeat(config.width)))} if config.mpa else {}),
+                **({"sent_frames": Out(stream.Signature(SentBeat(config.width)))}
+                   if config.sctp else {}),
             } if config.transmit else {}),
         })
 
@@ -377,12 +383,11 @@ class Rnic(wiring.Component):
         streams = m.submodules.streams
         m.submodules.source = source = DataSource(self.config)
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
-        wiring.connect(m, source.o, wiring.flipped(self.fpdus))
+        self._frame(m, source)
         wiring.connect(m, source.completions, m.submodules.delivery.sent)
         for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns",
                      "released", "repeat"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
-        sent = self.fpdus.valid & self.fpdus.ready & self.fpdus.payload.beat.last
         m.d.comb += [
             streams.index[-1].eq(source.stream),
             source.pd.eq(streams.entry[-1].pd),
@@ -396,10 +401,30 @@ class Rnic(wiring.Component):
             control.send.consumer.eq(source.consumer),
             control.send.repeating.eq(source.repeating),
             control.send.dropped.eq(source.dropped),
-            control.send.sent.eq(sent),
+            control.send.sent.eq(source.handed),
             source.fence.eq(control.send.fence),
             control.send.fencing.eq(source.fencing),
         ]
+
+    def _frame(self, m, source):
+        """Adds the ways of segments that leave, over MPA and over SCTP."""
+        ports = []
+        if self.config.mpa:
+            m.submodules.framer = framer = Framer(self.config.width)
+            wiring.connect(m, source.heads, framer.heads)
+            wiring.connect(m, source.o, framer.i)
+            ports.append((0, framer.o, self.fpdus))
+        if self.config.sctp:
+            send = m.submodules.control.send
+            m.submodules.chunks = chunks = ChunkFramer(self.config.width, self.config.associations)
+            wiring.connect(m, source.chunks, chunks.heads)
+            wiring.connect(m, source.bodies, chunks.i)
+            wiring.connect(m, send.path, chunks.set)
+            wiring.connect(m, send.word, chunks.word)
+            ports.append((1, chunks.o, self.sent_frames))
+        for number, inside, port in ports:
+            wiring.connect(m, inside, wiring.flipped(port))
+            m.d.comb += source.handed[number].eq(port.valid & port.ready & port.payload.beat.last)
 
     def _respond(self, m):
         """Adds the answers to Read Requests: from delivered messages to buffers for later ones."""

@@ -28,6 +28,7 @@ CONFIGS = {
     "64 that sends": RnicConfig(transmit=True),
     "64 that answers Reads": RnicConfig(transmit=True, responder=True),
     "64 with SCTP that answers Reads": RnicConfig(sctp=True, transmit=True, responder=True),
+    "64 that sends over SCTP alone": RnicConfig(sctp=True, transmit=True, mpa=False),
     "512": RnicConfig(width=512),
     "512 with SCTP": RnicConfig(width=512, sctp=True),
     "512 that sends": RnicConfig(width=512, transmit=True),

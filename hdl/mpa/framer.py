@@ -10,28 +10,20 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.leaving import SentBeat, SentRecord
 from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Beat, Skid, Stage, Store, delayed
-from ..spec.send import RECORD, RECORD_OCTETS
-from .intake import LlpBeat, LlpSettings
+from .intake import LlpSettings
 
-__all__ = ["FpduBeat", "FpduHead", "Framer", "SentRecord"]
+__all__ = ["FpduHead", "Framer"]
 
 #: Words of 32 bits from one marker to the next, the marker included (RFC 5044 section 4.3).
 SPACING = 128
 #: Beats that the output queue holds; more than the cycles from the first beat to the queue.
 QUEUE = 32
-
-
-class SentRecord(data.FlexibleLayout):
-    """The record of an FPDU: 8 octets with the fields of :data:`~..spec.send.RECORD`."""
-
-    def __init__(self):
-        super().__init__(8 * RECORD_OCTETS, {
-            name: data.Field(bits, 8 * octet + bit) for name, octet, bit, bits, _ in RECORD})
 
 
 class FpduHead(data.StructLayout):
@@ -57,17 +49,6 @@ class FpduHead(data.StructLayout):
         super().__init__({
             "length": 16, "settings": LlpSettings(), "phase": 7,
             "stream": 16, "sequence": 32, "record": SentRecord()})
-
-
-class FpduBeat(data.StructLayout):
-    """One beat of a packet that is one FPDU: an :class:`~.intake.LlpBeat` with ``record``, a
-    SentRecord.
-
-    ``stream``, ``sequence`` and ``record`` are the same on all beats of a packet.
-    """
-
-    def __init__(self, width):
-        super().__init__({**LlpBeat(width).members, "record": SentRecord()})
 
 
 class _Words(data.StructLayout):
@@ -367,7 +348,7 @@ class Framer(wiring.Component):
         One for each ULPDU, in the same order; taken with the ULPDU's first beat.
     i : In(stream.Signature(Beat(width)))
         ULPDUs, without damaged ones, of the length that the head says.
-    o : Out(stream.Signature(FpduBeat(width)))
+    o : Out(stream.Signature(SentBeat(width)))
     """
 
     def __init__(self, width):
@@ -377,7 +358,7 @@ class Framer(wiring.Component):
         super().__init__({
             "heads": In(stream.Signature(FpduHead())),
             "i": In(stream.Signature(Beat(width))),
-            "o": Out(stream.Signature(FpduBeat(width))),
+            "o": Out(stream.Signature(SentBeat(width))),
         })
 
     @property
@@ -399,7 +380,7 @@ class Framer(wiring.Component):
             depth=QUEUE)
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = of_packet = Store(known, depth=2 * QUEUE)
-        m.submodules.stage = stage = Stage(FpduBeat(self.width))
+        m.submodules.stage = stage = Stage(SentBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)
         wiring.connect(m, wiring.flipped(self.heads), prefix.heads)
         wiring.connect(m, wiring.flipped(self.i), prefix.i)

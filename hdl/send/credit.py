@@ -26,16 +26,20 @@ class CreditStart(data.StructLayout):
     """The settings with which the sending half of ``stream`` opens.
 
     ``sequence`` (32), ``after`` (7), ``markers`` (1): as in :class:`~.departure.SendState`.
-    ``limited`` (1): the stream has a limit.
+    ``limited`` (1): the stream has a limit. ``sctp`` (1): it sends over SCTP, where ``sequence``
+    counts chunks.
     """
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "sequence": 32, "after": 7, "markers": 1, "limited": 1})
+            "stream": range(streams), "sequence": 32, "after": 7, "markers": 1, "limited": 1,
+            "sctp": 1})
 
 
 class CreditLimit(data.StructLayout):
-    """The LLP sequence number ``limit`` (32) that no octet of ``stream`` may reach."""
+    """The LLP sequence number ``limit`` (32) that no octet of ``stream`` may reach, or over SCTP
+    the number that its chunks may have.
+    """
 
     def __init__(self, streams):
         super().__init__({"stream": range(streams), "limit": 32})
@@ -45,11 +49,12 @@ class _Position(data.StructLayout):
     """The position of a stream, after all segments of its turns; members as in CreditStart."""
 
     def __init__(self):
-        super().__init__({"sequence": 32, "after": 7, "markers": 1, "limited": 1})
+        super().__init__({"sequence": 32, "after": 7, "markers": 1, "limited": 1, "sctp": 1})
 
 
 class _Found(data.StructLayout):
-    """The credit of a turn, in ``words`` (30), and the ``position`` at which it begins.
+    """The credit of a turn, in ``words`` (30) or over SCTP in chunks, and the ``position`` at which
+    it begins.
 
     ``failed`` (1): the sending half of the stream has failed.
     """
@@ -84,7 +89,8 @@ class CreditAccounts(wiring.Component):
         The stream of a turn that is about to begin; at most 16 of them.
     there : Out(1)
         The next turn can begin: ``words`` Out(30), its credit; ``limited`` Out(1): it has a limit;
-        ``markers`` Out(1); ``failed`` Out(1): its sending half has failed.
+        ``markers`` Out(1); ``sctp`` Out(1): it sends over SCTP; ``failed`` Out(1): its sending half
+        has failed.
     begins, cuts, ends : In(1)
         The turn begins; it has a segment of ``octets`` In(17); it ends. Its first segment comes 2
         cycles after it begins or later, and its end 1 cycle.
@@ -98,7 +104,7 @@ class CreditAccounts(wiring.Component):
             "closes": In(stream.Signature(range(streams), always_ready=True)),
             "look": In(stream.Signature(range(streams), always_ready=True)),
             "there": Out(1), "words": Out(30), "limited": Out(1), "markers": Out(1),
-            "failed": Out(1),
+            "sctp": Out(1), "failed": Out(1),
             "begins": In(1), "cuts": In(1), "octets": In(17), "ends": In(1),
         })
 
@@ -129,7 +135,7 @@ class CreditAccounts(wiring.Component):
             limits.write.payload.data.eq(self.limits.payload.limit),
             turns.i.valid.eq(came[2]),
             found.stream.eq(number),
-            found.words.eq(Mux(left[-1], 0, left[2:])),
+            found.words.eq(Mux(left[-1], 0, Mux(position.sctp, left, left[2:]))),
             found.position.eq(position),
             found.failed.eq(failed),
             self.there.eq(turns.o.valid),
@@ -137,6 +143,7 @@ class CreditAccounts(wiring.Component):
             self.limited.eq(turns.o.payload.position.limited),
             self.failed.eq(turns.o.payload.failed),
             self.markers.eq(turns.o.payload.position.markers),
+            self.sctp.eq(turns.o.payload.position.sctp),
             turns.o.ready.eq(self.begins),
             size.octets.eq(self.octets),
         ]
@@ -157,7 +164,8 @@ class CreditAccounts(wiring.Component):
         ]
         with m.If(cuts):
             m.d.comb += [
-                becomes.sequence.eq(now.position.sequence + (size.words << 2)),
+                becomes.sequence.eq(
+                    now.position.sequence + Mux(now.position.sctp, 1, size.words << 2)),
                 becomes.after.eq(size.then),
             ]
         m.d.sync += [running.eq(now), running.position.eq(becomes), saved.eq(ends)]
@@ -174,5 +182,6 @@ class CreditAccounts(wiring.Component):
             written.data.after.eq(Mux(saved, running.position.after, opens.after)),
             written.data.markers.eq(Mux(saved, running.position.markers, opens.markers)),
             written.data.limited.eq(Mux(saved, running.position.limited, opens.limited)),
+            written.data.sctp.eq(Mux(saved, running.position.sctp, opens.sctp)),
         ]
         return m

@@ -5,13 +5,16 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..ddp.leaving import SentRecord
 from ..dma.staging import StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Store, delayed
-from ..mpa.framer import FpduHead, SentRecord
+from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
 from ..mpa.length import FpduLength
+from ..sctp.framer import ChunkHead
 from ..spec.completion import SentStatus
+from ..spec.sctp import FUNCTION, LONGEST_BODY
 from .repeats import SLOT_BITS, Repeat
 from .segmenter import SegmentTag
 from .sent import Passed
@@ -44,12 +47,16 @@ class SendState(data.StructLayout):
         The segment that could not be read is one of the next Read Response.
     lost : 1
         The send ring could not be read, or a segment not be sent again.
+    sctp : 1, association : range(associations), sid : 16
+        In a device with ``associations`` that sends over SCTP: the stream does, on this SCTP
+        stream. ``sequence`` counts its chunks; its lower half is the next DDP-SSN.
     """
 
-    def __init__(self):
+    def __init__(self, associations=0):
+        over_sctp = {"sctp": 1, "association": range(associations), "sid": 16}
         super().__init__({
             "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32,
-            "answered": 16, "response": 1, "lost": 1})
+            "answered": 16, "response": 1, "lost": 1, **(over_sctp if associations else {})})
 
 
 class _Place(data.StructLayout):
@@ -59,15 +66,39 @@ class _Place(data.StructLayout):
         super().__init__({"entry": 16, "offset": 32})
 
 
+class _Outcome(data.StructLayout):
+    """The outcome of a segment of ``stream``.
+
+    Members
+    -------
+    leaves : 1, sctp : 1
+        The segment leaves, over SCTP or over MPA.
+    closes : 1
+        The sending half is closed: the segment cannot be read, or ``fails`` : 1, it has none.
+    ends : 1
+        The segment is the last one of its message.
+    again : 1
+        The segment is sent again.
+    alone : 1
+        The half is closed, and that ends no message of the ring.
+    """
+
+    def __init__(self, streams):
+        super().__init__({
+            "stream": range(streams), "leaves": 1, "sctp": 1, "closes": 1, "fails": 1, "ends": 1,
+            "again": 1, "alone": 1})
+
+
 class SendSetting(data.StructLayout):
     """The new state of the sending half of ``stream``: ``state``, a SendState."""
 
-    def __init__(self, streams):
-        super().__init__({"stream": range(streams), "state": SendState()})
+    def __init__(self, streams, associations=0):
+        super().__init__({"stream": range(streams), "state": SendState(associations)})
 
 
 class Departure(wiring.Component):
-    """Gives each segment that was read whole its LLP sequence number, and drops the others.
+    """Gives each segment that was read whole its LLP sequence number, or over SCTP its DDP-SSN, and
+    drops the others.
 
     A segment that was refused, or that the bus did not read, uses no number; it closes the sending
     half of its stream, so that no later segment leaves (RFC 5041 section 7.1). The positions count
@@ -82,12 +113,14 @@ class Departure(wiring.Component):
     Parameters
     ----------
     width, streams : int
+    associations : int
+        Those of SCTP, of which the device sends chunks; or 0.
 
     Members
     -------
-    set : In(stream.Signature(SendSetting(streams)))
+    set : In(stream.Signature(SendSetting(streams, associations)))
         Replaces the state of a stream, while no segment of it is under way.
-    look : In(range(streams)), state : Out(SendState())
+    look : In(range(streams)), state : Out(SendState(associations))
         Look-up of a state, answered after 2 cycles.
     begin : In(stream.Signature(range(streams)))
         A stream whose send ring is new, while no segment of it is under way.
@@ -102,6 +135,10 @@ class Departure(wiring.Component):
     heads : Out(stream.Signature(FpduHead()))
     o : Out(stream.Signature(Beat(width)))
         A packet for each head.
+    chunks : Out(stream.Signature(ChunkHead(associations)))
+    bodies : Out(stream.Signature(Beat(width)))
+        The same for segments that leave over SCTP. One that is longer than LONGEST_BODY is given
+        up as if it could not be read.
     fail : In(stream.Signature(range(streams)))
         Closes the sending half of a stream.
     passed : Out(stream.Signature(Passed(streams), always_ready=True))
@@ -111,21 +148,26 @@ class Departure(wiring.Component):
         There is room for two of these, and of ``closed``.
     closed : Out(stream.Signature(range(streams), always_ready=True))
         A stream whose sending half has failed.
-    leaves, dropped, ends : Out(1)
-        High for one cycle for each segment that leaves, that does not leave, and that ends its
-        message or stops it.
+    leaves, leaves_chunk, dropped, ends : Out(1)
+        High for one cycle for each segment that leaves, over MPA or over SCTP, that does not leave,
+        and that ends its message or stops it.
     """
 
-    def __init__(self, width, streams):
-        self.streams = streams
+    def __init__(self, width, streams, associations=0):
+        self.streams, self.associations = streams, associations
+        over_sctp = {
+            "chunks": Out(stream.Signature(ChunkHead(associations))),
+            "bodies": Out(stream.Signature(Beat(width))),
+        } if associations else {}
         super().__init__({
-            "set": In(stream.Signature(SendSetting(streams))),
+            **over_sctp,
+            "set": In(stream.Signature(SendSetting(streams, associations))),
             "begin": In(stream.Signature(range(streams))),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
             "repeated": Out(stream.Signature(SLOT_BITS, always_ready=True)),
             "look": In(range(streams)),
-            "state": Out(SendState()),
+            "state": Out(SendState(associations)),
             "segments": In(stream.Signature(StagedHead())),
             "beats": In(stream.Signature(Beat(width))),
             "heads": Out(stream.Signature(FpduHead())),
@@ -135,15 +177,18 @@ class Departure(wiring.Component):
             "room": In(1),
             "closed": Out(stream.Signature(range(streams), always_ready=True)),
             "leaves": Out(1),
+            "leaves_chunk": Out(1),
             "dropped": Out(1),
             "ends": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = ForwardedTable(SendState(), self.streams, reads=2, few=FEW)
+        shape = SendState(self.associations)
+        m.submodules.table = table = ForwardedTable(shape, self.streams, reads=2, few=FEW)
         m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
-        m.submodules.packets = packets = Store(1, depth=QUEUE)
+        m.submodules.packets = packets = Store(
+            data.StructLayout({"passes": 1, "sctp": 1}), depth=QUEUE)
         segment, tag = self.segments.payload, SegmentTag()
         asked = data.View(tag, segment.tag[:tag.size])
         number = Mux(self.fail.valid, self.fail.payload, asked.stream)
@@ -156,8 +201,6 @@ class Departure(wiring.Component):
         m.d.comb += [
             size.octets.eq(segment.lead + segment.length),
             self.fail.ready.eq(~looks & self.room),
-            takes.eq(self.segments.valid & ~looks & ~self.fail.valid
-                     & heads.half & packets.half & self.room),
             self.segments.ready.eq(takes),
             table.address[0].eq(number),
             table.address[1].eq(self.look),
@@ -175,16 +218,21 @@ class Departure(wiring.Component):
         ]
         known_tag = delayed(m, 2, asked, "tag")
         known_number = delayed(m, 2, number, "number")[:exact_log2(self.streams)]
-        ends, again, alone = Signal(), Signal(), Signal()
-        state, leaves, closes = Signal(SendState()), Signal(), Signal()
-        written, head = Signal(SendState()), heads.i.payload
+        now, state, written = Signal(_Outcome(self.streams)), Signal(shape), Signal(shape)
+        leaves, closes, ends, again, alone, sctp = (
+            now[name] for name in ("leaves", "closes", "ends", "again", "alone", "sctp"))
+        # Over SCTP, a segment may be too long.
+        wrong, head = Signal(), heads.i.payload
+        m.d.comb += wrong.eq(bad[1] | (sctp & delayed(m, 1, length[0] > LONGEST_BODY, "long")))
         m.d.comb += [
             state.eq(table.data[0]),
+            now.fails.eq(fails[1]),
+            now.stream.eq(known_number),
             size.markers.eq(state.llp.markers),
             size.after.eq(state.after),
             again.eq(known_tag.repeat & ~fails[1]),
-            leaves.eq((state.open | again) & ~bad[1] & ~fails[1]),
-            closes.eq(fails[1] | (bad[1] & ~known_tag.stops)),
+            leaves.eq((state.open | again) & ~wrong & ~fails[1]),
+            closes.eq(fails[1] | (wrong & ~known_tag.stops)),
             ends.eq(known_tag.ends & ~fails[1] & ~again),
             # A segment that is given up, and was to be sent again, fails like a read of the ring.
             alone.eq(fails[1] | (again & closes)),
@@ -194,7 +242,8 @@ class Departure(wiring.Component):
             written.ending.eq((state.ending | (state.open & closes & ~alone)) & ~ends),
             written.llp.eq(state.llp),
             written.after.eq(Mux(leaves & ~again, size.then, state.after)),
-            written.sequence.eq(state.sequence + Mux(leaves & ~again, size.words << 2, 0)),
+            written.sequence.eq(state.sequence + Mux(
+                leaves & ~again, Mux(sctp, 1, size.words << 2), 0)),
             written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
             written.response.eq(
                 state.response | (state.open & closes & ~alone & known_tag.response)),
@@ -205,40 +254,74 @@ class Departure(wiring.Component):
             head.stream.eq(known_number),
             head.sequence.eq(Mux(again, repeat.sequence, state.sequence)),
             head.record.eq(self._record(m, known & ~fails[1], known_tag, again, leaves, repeat)),
-            heads.i.valid.eq(known & leaves),
+            heads.i.valid.eq(known & leaves & ~sctp),
             packets.i.valid.eq(known & ~bad[1] & ~fails[1]),
-            packets.i.payload.eq(leaves),
+            packets.i.payload.passes.eq(leaves),
+            packets.i.payload.sctp.eq(sctp),
             table.write.valid.eq(known | self.set.valid),
             table.write.payload.address.eq(Mux(known, known_number, self.set.payload.stream)),
             table.write.payload.data.eq(Mux(known, written, self.set.payload.state)),
             self.set.ready.eq(~known),
         ]
-        passed, message = self.passed.payload, self.passed.payload.message
-        m.d.comb += [
-            self.passed.valid.eq(known & Mux(alone, state.open, leaves | ends)),
-            passed.leaves.eq(leaves),
-            passed.ends.eq(ends | alone),
-            message.stream.eq(known_number),
-            message.entries.eq(Mux(alone, 0, known_tag.entries)),
-            message.signaled.eq(known_tag.signaled),
-            message.lost.eq(alone),
-            message.status.eq(Mux(leaves, SentStatus.SUCCESS, Mux(
-                (state.open & closes) | state.ending, SentStatus.FAILED, SentStatus.FLUSHED))),
-        ]
-        m.d.sync += [
-            self.leaves.eq(known & leaves),
-            self.dropped.eq(known & ~leaves & ~fails[1] & ~known_tag.stops),
-            self.ends.eq(known & ~fails[1] & (known_tag.ends | known_tag.stops)),
-            self.repeated.valid.eq(known & again & ~known_tag.stops),
-            self.repeated.payload.eq(known_tag.entries),
-        ]
-        m.d.sync += [
-            self.closed.valid.eq(known & state.open & closes),
-            self.closed.payload.eq(known_number),
-        ]
+        self._report(m, known, known_tag, state, now)
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
+        room = C(1, 1)
+        if self.associations:
+            m.d.comb += [
+                sctp.eq(state.sctp),
+                *(written[name].eq(state[name]) for name in ("sctp", "association", "sid")),
+            ]
+            room = self._chunks(m, known & leaves & sctp, head, state, again, repeat)
+        m.d.comb += takes.eq(self.segments.valid & ~looks & ~self.fail.valid
+                             & heads.half & packets.half & room & self.room)
         self._pass(m, packets)
         return m
+
+    def _report(self, m, known, tag, state, now):
+        """Reports the outcome of the segment that is ``known`` in this cycle."""
+        passed, message = self.passed.payload, self.passed.payload.message
+        m.d.comb += [
+            self.passed.valid.eq(known & Mux(now.alone, state.open, now.leaves | now.ends)),
+            passed.leaves.eq(now.leaves),
+            passed.sctp.eq(now.sctp),
+            passed.ends.eq(now.ends | now.alone),
+            message.stream.eq(now.stream),
+            message.entries.eq(Mux(now.alone, 0, tag.entries)),
+            message.signaled.eq(tag.signaled),
+            message.lost.eq(now.alone),
+            message.status.eq(Mux(now.leaves, SentStatus.SUCCESS, Mux(
+                (state.open & now.closes) | state.ending,
+                SentStatus.FAILED, SentStatus.FLUSHED))),
+        ]
+        m.d.sync += [
+            self.leaves.eq(known & now.leaves & ~now.sctp),
+            self.leaves_chunk.eq(known & now.leaves & now.sctp),
+            self.dropped.eq(known & ~now.leaves & ~now.fails & ~tag.stops),
+            self.ends.eq(known & ~now.fails & (tag.ends | tag.stops)),
+            self.repeated.valid.eq(known & now.again & ~tag.stops),
+            self.repeated.payload.eq(tag.entries),
+            self.closed.valid.eq(known & state.open & now.closes),
+            self.closed.payload.eq(now.stream),
+        ]
+
+    def _chunks(self, m, leaves, head, state, again, repeat):
+        """Adds the queue of heads over SCTP; a segment with ``head`` ``leaves`` in this cycle.
+
+        Returns whether half of the queue is free.
+        """
+        m.submodules.chunks = chunks = Store(ChunkHead(self.associations), depth=QUEUE)
+        wiring.connect(m, chunks.o, wiring.flipped(self.chunks))
+        chunk, lead = chunks.i.payload, self.segments.payload.lead
+        m.d.comb += [
+            chunks.i.valid.eq(leaves),
+            chunk.control.eq(delayed(m, 2, lead == FUNCTION, "control")),
+            chunk.ssn.eq(Mux(again, repeat.ssn, state.sequence[:16])),
+            chunk.tsn.eq(repeat.sequence),
+            chunk.again.eq(again),
+            *(chunk[name].eq(head[name]) for name in ("length", "stream", "record")),
+            *(chunk[name].eq(state[name]) for name in ("association", "sid")),
+        ]
+        return chunks.half
 
     def _record(self, m, known, tag, again, leaves, repeat):
         """Returns the record of the segment that is ``known`` in this cycle, with ``tag``."""
@@ -269,11 +352,18 @@ class Departure(wiring.Component):
 
     def _pass(self, m, packets):
         """Passes the packets that leave, and drops the others."""
-        passes, beat = packets.o.payload, self.beats
+        passes, sctp, beat = packets.o.payload.passes, packets.o.payload.sctp, self.beats
         ends = beat.valid & beat.ready & beat.payload.last
+        ready = self.o.ready
+        if self.associations:
+            ready = Mux(sctp, self.bodies.ready, self.o.ready)
+            m.d.comb += [
+                self.bodies.valid.eq(beat.valid & packets.o.valid & passes & sctp),
+                self.bodies.payload.eq(beat.payload),
+            ]
         m.d.comb += [
-            self.o.valid.eq(beat.valid & packets.o.valid & passes),
+            self.o.valid.eq(beat.valid & packets.o.valid & passes & ~sctp),
             self.o.payload.eq(beat.payload),
-            beat.ready.eq(packets.o.valid & (self.o.ready | ~passes)),
+            beat.ready.eq(packets.o.valid & (ready | ~passes)),
             packets.o.ready.eq(ends),
         ]

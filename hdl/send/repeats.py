@@ -30,13 +30,15 @@ class Repeat(data.StructLayout):
     msn : 32
         Of an untagged message.
     sequence : 32
-        LLP sequence number of the first octet of its FPDU.
+        LLP sequence number of the first octet of its FPDU, or the TSN of its chunk.
+    ssn : 16
+        The DDP-SSN of its chunk.
     """
 
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "response": 1, "entry": 16, "entries": 8, "offset": 32,
-            "length": 16, "msn": 32, "sequence": 32})
+            "length": 16, "msn": 32, "sequence": 32, "ssn": 16})
 
 
 class RepeatTurn(data.StructLayout):

@@ -24,6 +24,7 @@ from ..dma.staging import TAG_BITS
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, counted, delayed
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ..spec.sctp import FUNCTION
 from ..spec.send import ENTRY
 from .credit import CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
@@ -70,7 +71,7 @@ class _Prepared(data.StructLayout):
 
     Members
     -------
-    stream, tagged, rsvdulp, qn, refused, signaled, entries, pieces, partial, last, turn
+    stream, tagged, control, rsvdulp, qn, refused, signaled, entries, pieces, partial, last, turn
         As in :class:`~.work.SendMessage`.
     name : 32
         The STag or the Queue Number.
@@ -86,8 +87,8 @@ class _Prepared(data.StructLayout):
         message = SendMessage(streams)
         super().__init__({
             **{name: message[name].shape for name in (
-                "stream", "tagged", "rsvdulp", "qn", "refused", "signaled", "entries", "pieces",
-                "partial", "last", "turn")},
+                "stream", "tagged", "control", "rsvdulp", "qn", "refused", "signaled", "entries",
+                "pieces", "partial", "last", "turn")},
             "name": 32, "at": 64, "left": 33, "done": 32})
 
 
@@ -144,6 +145,12 @@ class TurnResult(data.StructLayout):
             "over": range(QUANTUM), "again": 1, "response": 1})
 
 
+def _header_octets(message):
+    """Returns the octets before the payload of a message's segments."""
+    return Mux(
+        message.control, FUNCTION, Mux(message.tagged, TAGGED_HEADER, UNTAGGED_HEADER))
+
+
 class Preparation(wiring.Component):
     """Computes where a message continues: its offset, and the octets that are left.
 
@@ -171,8 +178,8 @@ class Preparation(wiring.Component):
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
-        same = ("stream", "tagged", "rsvdulp", "qn", "signaled", "entries", "pieces", "partial",
-                "last", "turn")
+        same = ("stream", "tagged", "control", "rsvdulp", "qn", "signaled", "entries", "pieces",
+                "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -188,8 +195,7 @@ class Preparation(wiring.Component):
             done.eq(begun),
             stages[1].eq(stages[0]),
             stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
-            stages[1].left.eq(
-                stages[0].left + Mux(stages[0].tagged, TAGGED_HEADER, UNTAGGED_HEADER)),
+            stages[1].left.eq(stages[0].left + _header_octets(stages[0])),
             stages[1].done.eq(done),
         ]
         m.d.comb += [queue.i.valid.eq(valid[1]), queue.i.payload.eq(stages[1])]
@@ -215,6 +221,9 @@ class Cutter(wiring.Component):
 
     A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
     Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
+
+    A session control message has one segment, with its Function Code as header, and no MSN. It is
+    refused on a stream over MPA, or if it is longer than the MULPDU.
 
     A turn for a segment that is sent again has that segment alone, as long as it was, with its old
     MSN. It needs no credit, changes no account, and has no result. If the message is shorter now,
@@ -278,14 +287,15 @@ class Cutter(wiring.Component):
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
         mulpdu = Mux(again, length_again, self._mulpdu(m, now, fresh))
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
-        header = Mux(now.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
+        header = _header_octets(now)
         first = fresh[0] & now.turn.first
-        accounts, fits, limited, marked, failed = self._credit(
+        accounts, fits, limited, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
         may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
-            bad.eq(now.refused | small | Mux(again, short, failed)),
+            bad.eq(now.refused | small | Mux(again, short, failed)
+                   | (now.control & ~(sctp & over[-1]))),
             ends.eq(over[-1] | bad),
             # The first step of a message that continues is to skip octets.
             stops.eq(cuts & ~skips & ~may),
@@ -365,7 +375,7 @@ class Cutter(wiring.Component):
         """Adds the accounts of credit.
 
         Returns them; whether the segment to be cut has credit; and whether its stream has a limit,
-        has markers, and has failed.
+        has markers, has failed, and sends over SCTP.
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams)
         for name, port in (
@@ -373,22 +383,27 @@ class Cutter(wiring.Component):
             ("look", accounts.look),
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
-        left, markers, limited, failed = Signal(30), Signal(), Signal(), Signal()
+        left, markers, limited, failed, sctp = (
+            Signal(bits, name=name) for name, bits in (
+                ("left", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         whole, rest, fits = Signal(15), Signal(15), Signal()  # words of a segment that is cut
         needs, has_limit = Mux(ends, rest, whole), Mux(first, accounts.limited, limited)
         m.d.comb += accounts.begins.eq(first)
         with m.If(first):
             m.d.sync += [
                 left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers),
-                failed.eq(accounts.failed)]
+                failed.eq(accounts.failed), sctp.eq(accounts.sctp)]
         with m.Elif(sends & ~bad):
             m.d.sync += left.eq(left - needs)
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
+            chunks = Mux(first, accounts.sctp, sctp)
             m.d.sync += [
-                whole.eq(enough(mulpdu, has_markers)), rest.eq(enough(now.left[:17], has_markers))]
+                whole.eq(Mux(chunks, 1, enough(mulpdu, has_markers))),
+                rest.eq(Mux(chunks, 1, enough(now.left[:17], has_markers)))]
         m.d.sync += fits.eq(needs <= left)
-        return accounts, fits | ~limited | bad | now.turn.repeat, has_limit, markers, failed
+        may = fits | ~limited | bad | now.turn.repeat
+        return accounts, may, has_limit, markers, failed, sctp
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -416,7 +431,7 @@ class Cutter(wiring.Component):
         kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),
-            own.eq(sent & ~now.tagged & ~now.turn.repeat),
+            own.eq(sent & ~now.tagged & ~now.control & ~now.turn.repeat),
             self.msns.ready.eq(~own),
             table.address[0].eq(Cat(self.i.payload.qn, self.i.payload.stream)),
             table.write.valid.eq(own | self.msns.valid),
@@ -493,14 +508,16 @@ class Cutter(wiring.Component):
         return may & fits
 
     def _header(self, now, msn, ends):
-        """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), the first octet lowest."""
+        """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), or the Function Code (RFC 5043
+        section 5.2.3), the first octet lowest.
+        """
         def wire(value):
             return Cat(value.word_select(k, 8) for k in reversed(range(len(value) // 8)))
 
         control = Cat(C(VERSION, 2), C(0, 4), ends, now.tagged)
         tagged = Cat(control, now.rsvdulp[:8], wire(now.name), wire(now.at))
         untagged = Cat(control, now.rsvdulp, wire(now.name), wire(msn), wire(now.at[:32]))
-        return Mux(now.tagged, tagged, untagged)
+        return Mux(now.control, now.rsvdulp[:8 * FUNCTION], Mux(now.tagged, tagged, untagged))
 
 
 class Segmenter(wiring.Component):
@@ -524,6 +541,8 @@ class Segmenter(wiring.Component):
         DDP Streams, a power of two, up to 4096.
     inline : int
         Rows of the inline memory, a power of two. A row has the octets of an entry.
+    sctp : bool
+        Streams may send over SCTP.
 
     Members
     -------
@@ -544,7 +563,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256):
+    def __init__(self, width, streams, *, inline=256, sctp=False):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -552,7 +571,7 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.width, self.streams, self.rows = width, streams, inline
+        self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -570,7 +589,8 @@ class Segmenter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.reader = reader = WorkReader(self.streams, inline=self.rows)
+        m.submodules.reader = reader = WorkReader(
+            self.streams, inline=self.rows, sctp=self.sctp)
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams)

@@ -34,10 +34,13 @@ class EndedMessage(data.StructLayout):
 
 
 class Passed(data.StructLayout):
-    """A segment that ``leaves`` (1), or that ``ends`` (1) a ``message``, or both."""
+    """A segment that ``leaves`` (1), or that ``ends`` (1) a ``message``, or both.
+
+    ``sctp`` (1): it leaves as a frame.
+    """
 
     def __init__(self, streams):
-        super().__init__({"leaves": 1, "ends": 1, "message": EndedMessage(streams)})
+        super().__init__({"leaves": 1, "sctp": 1, "ends": 1, "message": EndedMessage(streams)})
 
 
 class SendBinding(data.StructLayout):
@@ -74,8 +77,8 @@ class HandOver(wiring.Component):
     i : In(stream.Signature(Passed(streams), always_ready=True))
     half : Out(1)
         There is room for half of the queue.
-    handed : In(1)
-        The FPDU of a segment has left; in the order of those that leave.
+    handed : In(2)
+        The FPDU of a segment has left, or a frame of SCTP; in the order of those that leave.
     o : Out(stream.Signature(EndedMessage(streams)))
     busy : Out(1)
     """
@@ -85,7 +88,7 @@ class HandOver(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(Passed(streams), always_ready=True)),
             "half": Out(1),
-            "handed": In(1),
+            "handed": In(2),
             "o": Out(stream.Signature(EndedMessage(streams))),
             "busy": Out(1),
         })
@@ -94,8 +97,10 @@ class HandOver(wiring.Component):
         m = Module()
         m.submodules.passed = passed = Store(Passed(self.streams), depth=QUEUE)
         wiring.connect(m, wiring.flipped(self.i), passed.i)
-        head, handed = passed.o.payload, Signal(range(2 * QUEUE))
-        there = passed.o.valid & (~head.leaves | handed.any())
+        head = passed.o.payload
+        handed = [Signal(range(2 * QUEUE), name=name) for name in ("fpdus", "frames")]
+        there = passed.o.valid & (
+            ~head.leaves | Mux(head.sctp, handed[1].any(), handed[0].any()))
         # A Read Response has no entry in the ring: only its failure counts.
         reports = head.ends & (
             head.message.entries.any() | (head.message.status == SentStatus.FAILED))
@@ -106,7 +111,9 @@ class HandOver(wiring.Component):
             passed.o.ready.eq(there & (self.o.ready | ~reports)),
             self.busy.eq(passed.o.valid),
         ]
-        counted(m, handed, self.handed, passed.o.ready & head.leaves)
+        for port, count in enumerate(handed):
+            counted(m, count, self.handed[port],
+                    passed.o.ready & head.leaves & (head.sctp == port))
         return m
 
 

@@ -1,14 +1,14 @@
-"""Assembles the Data Source over MPA: from send rings to FPDUs (RFC 5041 section 5.2).
+"""Assembles the Data Source: from send rings to segments that leave (RFC 5041 section 5.2).
 
 The data's way::
 
     doorbells ─ RingReader ◄─ turns ─ Scheduler, Repeats
                   │ ▲ results
     entries       ▼ │
-              Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ┬ Framer ─ FPDUs
-                        ├ parts ─ PartCheck ─ pieces ─►  │ ▲               └ HandOver ─ completions
-                        └ inline ──────────────────────► │ └ bus
-                                  reserved ◄─────────────┘
+              Segmenter ┬ segments ──────────────────► ReadDma ─ Departure ┬ segments over MPA
+                        ├ parts ─ PartCheck ─ pieces ─►  │ ▲               ├ segments over SCTP
+                        └ inline ──────────────────────► │ └ bus           └ HandOver ─ completions
+                                  reserved ◄─────────────┘                       ▲ handed
 """
 
 from amaranth import *
@@ -19,7 +19,6 @@ from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
 from ..lib.stream import Store, counted
-from ..mpa.framer import FpduBeat, Framer
 from .checks import PartCheck
 from .credit import CreditLimit
 from .departure import Departure
@@ -37,7 +36,8 @@ RING_OCTETS = 1 << 14
 
 
 class DataSource(wiring.Component):
-    """Sends messages: reads work requests and their octets from host memory, and frames them.
+    """Sends messages: reads work requests and their octets from host memory, and cuts them into
+    segments, for an LLP to frame.
 
     ``fence`` begins when an entry of the STag table was replaced. It ends when no octet that the
     former entry allowed to read is read any more: all reads have been answered by then.
@@ -70,7 +70,10 @@ class DataSource(wiring.Component):
     slots, requests, answered, next, asked
         With ``config.responder`` only: those of :class:`~.responses.ResponseRings`.
     bus : Out(AxiRead(width, 2 * outstanding))
-    o : Out(stream.Signature(FpduBeat(width)))
+    heads, o, chunks, bodies
+        Segments that leave, as in :class:`~.departure.Departure`.
+    handed : In(2)
+        An FPDU, or a frame of SCTP, has left the device.
     fence : In(1), fencing : Out(1)
     busy : Out(1)
         Something is to be sent, or is being sent.
@@ -78,8 +81,9 @@ class DataSource(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        self.segmenter, self.check = Segmenter(config.width, config.streams), PartCheck(config)
-        self.departure = Departure(config.width, config.streams)
+        self.segmenter = Segmenter(config.width, config.streams, sctp=config.senders > 0)
+        self.check = PartCheck(config)
+        self.departure = Departure(config.width, config.streams, config.senders)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)
         self.sent = SentCompletions(config)
         self.repeats = Repeats(config.streams)
@@ -90,7 +94,7 @@ class DataSource(wiring.Component):
             **{name: self.check.signature.members[name]
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
-               for name in ("set", "look", "state", "dropped")},
+               for name in ("set", "look", "state", "dropped", *self._leaving)},
             **{name: self.rings.signature.members[name]
                for name in ("doorbell", "consumer", *self._responses())},
             "ring": self.rings.signature.members["set"],
@@ -101,12 +105,17 @@ class DataSource(wiring.Component):
         }
         super().__init__({
             "bus": Out(AxiRead(config.width, 2 * config.outstanding)),
-            "o": Out(stream.Signature(FpduBeat(config.width))),
+            "handed": In(2),
             "fence": In(1),
             "fencing": Out(1),
             "busy": Out(1),
             **members,
         })
+
+    @property
+    def _leaving(self):
+        """The names of the members for segments that leave."""
+        return ("heads", "o", *(("chunks", "bodies") if self.config.senders else ()))
 
     def _responses(self):
         """Returns the names of the members for Read Responses."""
@@ -115,7 +124,6 @@ class DataSource(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        handed = self.o.valid & self.o.ready & self.o.payload.beat.last
         m.submodules.rings = rings = self.rings
         m.submodules.scheduler = scheduler = Scheduler(self.config.streams, QUANTUM)
         m.submodules.segmenter = segmenter = self.segmenter
@@ -123,7 +131,6 @@ class DataSource(wiring.Component):
         m.submodules.dma = dma = ReadDma(
             self.config.width, reads=self.config.outstanding, inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
-        m.submodules.framer = framer = Framer(self.config.width)
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
         m.submodules.repeats = repeats = self.repeats
@@ -148,9 +155,8 @@ class DataSource(wiring.Component):
         wiring.connect(m, check.o, dma.pieces)
         wiring.connect(m, dma.heads, departure.segments)
         wiring.connect(m, dma.o, departure.beats)
-        wiring.connect(m, departure.heads, framer.heads)
-        wiring.connect(m, departure.o, framer.i)
-        wiring.connect(m, framer.o, wiring.flipped(self.o))
+        for name in self._leaving:
+            wiring.connect(m, getattr(departure, name), wiring.flipped(getattr(self, name)))
         wiring.connect(m, departure.passed, handover.i)
         wiring.connect(m, handover.o, sent.i)
         wiring.connect(m, sent.host, wiring.flipped(self.completions))
@@ -196,14 +202,15 @@ class DataSource(wiring.Component):
             self.limits.ready.eq(rings.nudge.ready),
             closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
             departure.room.eq(handover.half & closed.half),
-            handover.handed.eq(handed),
         ]
-        messages, fpdus = Signal(8), Signal(8)
+        m.d.comb += handover.handed.eq(self.handed)
+        messages, fpdus, frames = Signal(8), Signal(8), Signal(8)
         counted(m, messages, segmenter.begins, departure.ends)
-        counted(m, fpdus, departure.leaves, handed)
+        counted(m, fpdus, departure.leaves, self.handed[0])
+        counted(m, frames, departure.leaves_chunk, self.handed[1])
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
-            | scheduler.busy | messages.any() | fpdus.any()
+            | scheduler.busy | messages.any() | fpdus.any() | frames.any()
             | handover.busy | sent.busy | closed.o.valid
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)

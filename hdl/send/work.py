@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Skid
 from ..rdmap import read_request
+from ..spec.sctp import MOST_PRIVATE
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 from .repeats import SLOT_BITS
 
@@ -77,6 +78,8 @@ class SendMessage(data.StructLayout):
         Of a tagged message: the peer's STag, and the Tagged Offset of the first octet.
     qn : range(QUEUES)
         Of an untagged message.
+    control : 1
+        A session control message of SCTP; ``rsvdulp`` begins with its Function Code.
     refused : 1
         The entries are not valid: the message has one segment, which is given up.
     signaled : 1
@@ -91,8 +94,8 @@ class SendMessage(data.StructLayout):
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "tagged": 1, "rsvdulp": 40, "length": 32, "stag": 32,
-            "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1, "entries": 8,
+            "stream": range(streams), "tagged": 1, "control": 1, "rsvdulp": 40, "length": 32,
+            "stag": 32, "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1, "entries": 8,
             "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
 
 
@@ -160,6 +163,8 @@ class WorkReader(wiring.Component):
     streams : int
     inline : int
         Rows of the inline memory, a power of two. A row has the octets of an entry.
+    sctp : bool
+        The device sends over SCTP, too: session control messages are valid.
 
     Members
     -------
@@ -173,8 +178,8 @@ class WorkReader(wiring.Component):
         An entry with octets inline, for the next row of the inline memory.
     """
 
-    def __init__(self, streams, *, inline):
-        self.streams, self.rows = streams, inline
+    def __init__(self, streams, *, inline, sctp=False):
+        self.streams, self.rows, self.sctp = streams, inline, sctp
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "go": In(1),
@@ -246,6 +251,7 @@ class WorkReader(wiring.Component):
             self.messages.valid.eq(step & first),
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
+            message.control.eq((head["kind"] == Kind.CONTROL) & self.sctp),
             message.refused.eq(bad),
             message.signaled.eq((head["flags"] & Flag.SIGNALED).any()),
             message.entries.eq(judged.entries),
@@ -279,11 +285,12 @@ class WorkReader(wiring.Component):
         halves = (head["length"] + 31)[5:]
         needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
         untagged = head["kind"] == Kind.UNTAGGED
+        control = (head["kind"] == Kind.CONTROL) & (head["length"] <= MOST_PRIVATE) & self.sctp
         wrong, beyond = Signal(), Signal()
         m.d.comb += [
             beyond.eq(head["entries"] > judged.work.left + 1),
             wrong.eq(
-                ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES))
+                ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
                   | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
                 | (needed != head["entries"])
                 # All entries of a message that is repeated were read, if they are still the same.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from . import regs
 from .net import WAYS, Move, slot_bits
+from .path import SendPath
 from .sctp import Function
 from .stag import Access, encode
 
@@ -184,7 +185,7 @@ def set_sending(
     markers: bool = False,
     limited: bool = False,
 ) -> tuple[Write, ...]:
-    """Opens the sending half of a stream.
+    """Opens the sending half of a stream over MPA.
 
     ``sequence`` is the LLP sequence number of the next FPDU, and ``after`` the words since the last
     marker. If the stream is ``limited``, :func:`set_limit` was given before.
@@ -193,6 +194,36 @@ def set_sending(
     return _write(
         "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, AFTER=after, COMMIT=1
     )
+
+
+def set_sending_sctp(
+    stream: int, *, association: int, sid: int, sequence: int = 0, limited: bool = False
+) -> tuple[Write, ...]:
+    """Opens the sending half of a stream over SCTP, on the SCTP stream ``sid``.
+
+    ``sequence`` counts the chunks of the session so far. :func:`set_path` was given before.
+    """
+    flags = regs.pack("SEND_FLAGS", open=1, limited=limited, sctp=1)
+    chunks = regs.pack("SEND_CHUNKS", association=association, sid=sid)
+    return _write(
+        "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, CHUNKS=chunks, COMMIT=1
+    )
+
+
+def set_path(association: int, path: SendPath, *, tsn: int) -> tuple[Write, ...]:
+    """Gives an association the headers of its packets, and the TSN of its next chunk."""
+    words = (
+        _write("PATH", AT=at, WORD=word, WORD_COMMIT=1) for at, word in path.words.items()
+    )
+    return (
+        Write("PATH_ASSOCIATION", association),
+        *(step for steps in words for step in steps),
+        *_write(
+            "PATH", PORTS=path.ports, TAG=path.wire_tag,
+            FORM=regs.pack("PATH_FORM", first=path.first, udp=path.udp, v6=path.v6),
+            SUMS=regs.pack("PATH_SUMS", ip=path.ip_sum, udp=path.udp_sum), TSN=tsn, COMMIT=1,
+        ),
+    )  # fmt: skip
 
 
 def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
@@ -229,15 +260,16 @@ def release(stream: int, index: int, *, signaled: bool = True) -> tuple[Write, .
 
 def repeat(
     stream: int, sequence: int, *, entry: int, entries: int, offset: int, length: int,
-    msn: int = 0, response: bool = False,
+    msn: int = 0, response: bool = False, ssn: int = 0,
 ) -> tuple[Write, ...]:  # fmt: skip
-    """Sends an FPDU again; the arguments are those of the ``REPEAT`` registers."""
+    """Sends an FPDU or a chunk again; the arguments are those of the ``REPEAT`` registers."""
     where = regs.pack(
         "REPEAT_ENTRY", entry=entry & 0xFFFF, entries=entries, response=response)
     return (
         Write("SEND_STREAM", stream),
-        *_write("REPEAT", SEQUENCE=sequence & _HALF, ENTRY=where, OFFSET=offset, LENGTH=length,
-                MSN=msn, COMMIT=1),
+        *_write("REPEAT", SEQUENCE=sequence & _HALF, ENTRY=where, OFFSET=offset,
+                LENGTH=regs.pack("REPEAT_LENGTH", length=length, ssn=ssn & 0xFFFF), MSN=msn,
+                COMMIT=1),
     )  # fmt: skip
 
 

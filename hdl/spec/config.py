@@ -74,10 +74,11 @@ class RnicConfig:
     mpa
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
     transmit
-        The device sends, over MPA: it takes work requests, and has a port for the FPDUs.
+        The device sends: it takes work requests, and has a port for FPDUs, and with ``sctp`` one
+        for frames.
     responder
-        The device answers RDMA Read Requests (RFC 5040) by itself, on the streams for which the
-        host asks for that. It needs ``transmit``.
+        The device answers RDMA Read Requests (RFC 5040) over MPA by itself, on the streams for
+        which the host asks for that. It needs ``transmit`` and ``mpa``.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
         below count.
@@ -137,12 +138,12 @@ class RnicConfig:
                 raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
         if not self.mpa and not self.sctp:
             raise ValueError("mpa or sctp must be True")
-        if self.transmit and not self.mpa:
-            raise ValueError("transmit needs mpa: the device sends over MPA alone")
         if self.transmit and self.streams < 16:
             raise ValueError(f"transmit needs at least 16 streams, not {self.streams!r}")
         if self.responder and not self.transmit:
             raise ValueError("responder needs transmit: Read Responses are sent")
+        if self.responder and not self.mpa:
+            raise ValueError("responder needs mpa: Read Requests over SCTP go to the host")
         if self.sctp and self.streams * self.window > MOST_PLACES:
             raise ValueError(
                 f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
@@ -163,6 +164,11 @@ class RnicConfig:
         stream, and some to spare.
         """
         return 2 * self.streams + 224
+
+    @property
+    def senders(self) -> int:
+        """SCTP associations that the device can send on, or 0."""
+        return self.associations if self.sctp and self.transmit else 0
 
     @property
     def both(self) -> bool:

@@ -77,6 +77,7 @@ ADDRESS_BITS = 12
 _SENDING = 0x240  #: the first register of a device that sends
 _RESPONDING = 0x294  #: the first register of a device that answers RDMA Reads
 _REPEATING = 0x2C0  #: the first register after those
+_CHUNKS = 0x340  #: the first register of a device that sends over SCTP
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Register:
     @property
     def sctp(self) -> bool:
         """True if only a device with SCTP has the register."""
-        return 0x18C <= self.address < _SENDING
+        return 0x18C <= self.address < _SENDING or self.address >= _CHUNKS
 
     @property
     def transmit(self) -> bool:
@@ -417,6 +418,7 @@ REGISTERS = (
         (
             _f("messages", 0, 1, "1: messages of the host; the device has the SEND registers."),
             _f("responses", 1, 1, "1: answers to RDMA Reads too, with the RESPONSE registers."),
+            _f("chunks", 2, 1, "1: over SCTP too, with the PATH registers."),
         ),
     ),
     *(
@@ -533,11 +535,16 @@ REGISTERS = (
             _f("open", 0, 1, "1: segments leave; 0: they are dropped and counted."),
             _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
             _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),
-            _f("limited", 3, 1, "1: FPDUs leave only before SEND_LIMIT."),
+            _f("limited", 3, 1, "1: FPDUs or chunks leave only before SEND_LIMIT."),
+            _f("sctp", 4, 1, "1: the stream sends over SCTP, in a device that does."),
         ),
     ),
     Register(
-        "SEND_SEQUENCE", 0x248, "rw", "LLP sequence number of the next FPDU's first octet."
+        "SEND_SEQUENCE",
+        0x248,
+        "rw",
+        "LLP sequence number of the next FPDU's first octet. Over SCTP: chunks of the session so"
+        " far, of which the lower 16 bits are the next DDP-SSN.",
     ),
     Register(
         "SEND_AFTER",
@@ -642,7 +649,8 @@ REGISTERS = (
         "rw",
         "The credit of SEND_STREAM: the LLP sequence number after the last octet that may leave, at"
         " most 2^31 - 1 after the next octet. A segment begins if its whole FPDU fits, markers, PAD"
-        " and CRC included; in a stream with markers, if 16 octets more do.",
+        " and CRC included; in a stream with markers, if 16 octets more do. Over SCTP: the chunks"
+        " of the session that may leave, counted as in SEND_SEQUENCE.",
     ),
     Register(
         "SEND_LIMIT_COMMIT",
@@ -715,7 +723,10 @@ REGISTERS = (
         " before it may still be on their way to the port.",
     ),
     Register(
-        "REPEAT_SEQUENCE", 0x2C0, "rw", "LLP sequence number of the FPDU that is to leave again."
+        "REPEAT_SEQUENCE",
+        0x2C0,
+        "rw",
+        "LLP sequence number of the FPDU, or TSN of the chunk, that is to leave again.",
     ),
     Register(
         "REPEAT_ENTRY",
@@ -729,7 +740,16 @@ REGISTERS = (
         ),
     ),
     Register("REPEAT_OFFSET", 0x2C8, "rw", "The record's offset."),
-    Register("REPEAT_LENGTH", 0x2CC, "rw", "The FPDU's ULPDU_Length."),
+    Register(
+        "REPEAT_LENGTH",
+        0x2CC,
+        "rw",
+        "The segment.",
+        (
+            _f("length", 0, 16, "The FPDU's ULPDU_Length; over SCTP: octets after the DDP-SSN."),
+            _f("ssn", 16, 16, "Over SCTP: the DDP-SSN."),
+        ),
+    ),
     Register("REPEAT_MSN", 0x2D0, "rw", "The MSN in the FPDU, if it is of an untagged message."),
     Register(
         "REPEAT_COMMIT",
@@ -747,6 +767,66 @@ REGISTERS = (
             _f("stream", 16, 15, "The stream."),
             _f("signaled", 31, 1, "One of them has the flag SIGNALED."),
         ),
+    ),
+    Register(
+        "SEND_CHUNKS",
+        0x340,
+        "rw",
+        "The place of SEND_STREAM in SCTP, for SEND_COMMIT.",
+        (
+            _f("association", 0, 16, "The association, with a path."),
+            _f("sid", 16, 16, "The SCTP stream."),
+        ),
+    ),
+    Register("PATH_ASSOCIATION", 0x344, "rw", "Association of the other PATH registers."),
+    Register(
+        "PATH_AT",
+        0x348,
+        "rw",
+        "Number of the word in PATH_WORD. The headers of a packet, up to the SCTP header, end with"
+        " octet 97, so the first one of these words is that in PATH_FORM.",
+    ),
+    Register(
+        "PATH_WORD",
+        0x34C,
+        "rw",
+        "Four octets of link, IP and UDP header, the first octet lowest. The device computes their"
+        " lengths and checksums.",
+    ),
+    Register("PATH_WORD_COMMIT", 0x350, "wo", "Writes PATH_WORD."),
+    Register(
+        "PATH_PORTS", 0x354, "rw", "The ports of the SCTP header, the first octet lowest."
+    ),
+    Register("PATH_TAG", 0x358, "rw", "The Verification Tag, the first octet lowest."),
+    Register(
+        "PATH_FORM",
+        0x35C,
+        "rw",
+        "The headers.",
+        (
+            _f("first", 0, 5, "The word with which a frame begins: its headers have 98 - 4 * first"
+               " octets."),
+            _f("udp", 5, 1, "The last eight octets are a UDP header."),
+            _f("v6", 6, 1, "The IP header is that of IPv6; otherwise of IPv4, without options."),
+        ),
+    ),
+    Register(
+        "PATH_SUMS",
+        0x360,
+        "rw",
+        "Sums of halves of 16 bits, the first octet of each lowest, with the carry added (RFC"
+        " 1071).",
+        (
+            _f("ip", 0, 16, "Of the IPv4 header, without its length and its checksum."),
+            _f("udp", 16, 16, "Of pseudo-header and UDP header, without lengths and checksum."),
+        ),
+    ),
+    Register("PATH_TSN", 0x364, "rw", "TSN of the association's next chunk."),
+    Register(
+        "PATH_COMMIT",
+        0x368,
+        "wo",
+        "Writes PATH_PORTS to PATH_TSN, while no segment of the association is under way.",
     ),
 )
 

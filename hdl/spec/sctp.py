@@ -44,7 +44,16 @@ from enum import IntEnum, IntFlag
 COMMON_HEADER = 12  #: octets of a packet before its first chunk, RFC 9260 section 3.1
 DATA_HEADER = 16  #: octets of a DATA chunk before its user data, section 3.3.1
 SSN = 2  #: octets of a DDP-SSN, RFC 5043 section 5.2.1
+FUNCTION = 2  #: octets of a Function Code, section 5.2.3
+MOST_PRIVATE = 512  #: octets of Private Data, section 5.2.3
 MOST_CHUNKS = 448  #: of a packet; a packet with this many chunks goes whole to the host
+#: A device that sends keeps the headers of an association in this many octets. The octets after the
+#: DDP-SSN follow them, so that each field of SCTP has its fixed place. The headers of link, IP and
+#: UDP end before octet PATH_HEADERS, and begin at a multiple of four.
+PATH_AREA = 128
+PATH_HEADERS = PATH_AREA - COMMON_HEADER - DATA_HEADER - SSN
+PACKET_OCTETS = 1 << 14  #: octets of packets that such a device keeps while it computes a CRC
+LONGEST_BODY = PACKET_OCTETS - 1024  #: octets of the longest chunk after the DDP-SSN
 
 
 class ChunkType(IntEnum):

@@ -31,7 +31,7 @@ class Kind(IntEnum):
     TAGGED = 0
     UNTAGGED = 1
     READ = 2  #: a Read Request; its one piece is the sink of the response
-    CONTROL = 3  #: a session control message of SCTP
+    CONTROL = 3  #: a session control message of SCTP; its octets are the Private Data
 
 
 class Flag(IntFlag):
@@ -50,7 +50,8 @@ MESSAGE = (
     Field("entries", 2, 0, 8, "Entries of the message."),
     Field("pieces", 3, 0, 8, "Pieces of the message; 0 with INLINE."),
     Field("length", 4, 0, 32, "Octets of the message: the sum of its pieces' lengths."),
-    Field("rsvdulp", 8, 0, 40, "RsvdULP in the order of the wire."),
+    Field("rsvdulp", 8, 0, 40, "RsvdULP in the order of the wire; CONTROL: the first two octets are"
+          " the Function Code."),
     Field("qn", 13, 0, 8, "The Queue Number of an untagged message."),
     Field("stag", 16, 0, 32, "The remote STag; READ: of the source."),
     Field("to", 24, 0, 64, "The remote Tagged Offset; READ: of the source."),

@@ -75,10 +75,10 @@ class SctpStream(Stream):
 
 @dataclass(frozen=True)
 class SctpArrival(Arrival):
-    """A DATA chunk with a DDP Segment, at its first arrival.
+    """A DATA chunk with a DDP Segment or a control message, at its first arrival.
 
     ``raw`` is the chunk, ``position`` its TSN. ``session`` is the number of its session on the
-    stream, and ``sequence`` the segment's DDP-SSN, continued past 65535.
+    stream, and ``sequence`` its DDP-SSN, continued past 65535. A control message has order 0.
     """
 
     session: int = 0
@@ -86,7 +86,7 @@ class SctpArrival(Arrival):
 
     @cached_property
     def ulpdu(self) -> bytes:
-        """The DDP Segment."""
+        """The DDP Segment, or the Function Code and the Private Data."""
         return self.raw[DATA_HEADER + SSN :]
 
     @property
@@ -232,7 +232,8 @@ class Item:
 
     ``diversion`` is why the chunk is forwarded to the host, or None. With a ``stream`` it is a DATA
     chunk on a DDP Stream; ``status`` is the session's judgement, and ``segment`` the segment that
-    DDP gets. ``outcome`` lists the session's further results, in order. ``ahead`` is the distance
+    DDP gets, or ``control`` the control message. ``outcome`` lists the session's further results,
+    in order. ``ahead`` is the distance
     of the DDP-SSN from the next one that the stream is sure to have delivered, and 0 if no earlier
     one is missing. ``why`` is why the host ends the session for a DUPLICATE.
     """
@@ -244,6 +245,7 @@ class Item:
     ssn: int = 0
     status: ChunkStatus | None = None
     segment: SctpArrival | None = None
+    control: SctpArrival | None = None
     outcome: tuple[Control | Illegal, ...] = ()
     ahead: int = 0
     why: str = ""
@@ -326,6 +328,17 @@ class SctpTraffic:
             for step in self.steps
             if isinstance(step, Incoming)
             for segment in step.segments
+        ]
+
+    @property
+    def controls(self) -> list[SctpArrival]:
+        """The control messages that were accepted, in the order of their arrival."""
+        return [
+            item.control
+            for step in self.steps
+            if isinstance(step, Incoming)
+            for item in step.items
+            if item.control is not None
         ]
 
 
@@ -855,7 +868,10 @@ class _Walker:
         if isinstance(message, Function):
             ahead = self._enqueue(order, sequence, None)
             taken = item(ChunkStatus.TAKEN, outcome, Diversion.CONTROL)
-            return replace(taken, ahead=ahead)
+            control = SctpArrival(
+                stream, 0, self._frame, data.tsn, chunk.octets, order.session.number, sequence
+            )
+            return replace(taken, ahead=ahead, control=control)
         host = end.local.address
         self._counts[host] = self._counts.get(host, 0) + 1
         segment = SctpArrival(

@@ -271,11 +271,11 @@ class SimTransport(Transport):
 
     def sent(self) -> list[SentFpdu]:
         with self._lock:
-            count = self._library.sim_fpdus(self._caught_up())
+            count = self._library.sim_left(self._caught_up(), compiled.FPDUS)
             if not count:
                 return []
-            fpdus = compiled.fpdus(self._library, self._sim)[:count]
-            self._library.sim_forget(self._sim, count)
+            fpdus = compiled.left(self._library, self._sim, compiled.FPDUS)[:count]
+            self._library.sim_forget(self._sim, compiled.FPDUS, count)
         return [SentFpdu(each.stream, each.sequence, each.octets, each.record) for each in fpdus]
 
     @property

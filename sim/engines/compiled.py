@@ -229,8 +229,8 @@ def open_library(path: Path) -> Any:
         ("sim_trace", None, [pointer, shown]),
         ("sim_sending", number, [pointer]),
         ("sim_leaving", ctypes.c_int, [pointer]),
-        ("sim_fpdus", number, [pointer]),
-        ("sim_forget", None, [pointer, number]),
+        ("sim_left", number, [pointer, ctypes.c_int]),
+        ("sim_forget", None, [pointer, ctypes.c_int, number]),
         ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
         ("sim_writes", number, [pointer, ctypes.c_char_p, number]),
         ("sim_wait", ctypes.c_int, [pointer, number]),
@@ -354,13 +354,18 @@ def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
     ]
 
 
-def fpdus(library: Any, sim: int) -> list[Fpdu]:
-    """Returns the FPDUs that a device has sent, the one under way included."""
-    octets = _items(library, sim, 14, _OCTET).tobytes()
+#: Ports from which packets leave.
+FPDUS, FRAMES = 0, 1
+
+
+def left(library: Any, sim: int, port: int) -> list[Fpdu]:
+    """Returns the FPDUs or frames that a device has sent, the one under way included."""
+    packets = 16 if port else 13
+    octets = _items(library, sim, packets + 1, _OCTET).tobytes()
     return [
         Fpdu(stream, sequence, octets[offset : offset + length], first, last, record)
         for stream, sequence, first, last, offset, length, record in _items(
-            library, sim, 13, _FPDU
+            library, sim, packets, _FPDU
         ).tolist()
     ]
 
@@ -376,7 +381,8 @@ def _outcome(library: Any, sim: int, counted: Sequence[str]) -> Outcome:
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         stray=list(items(3, WRITE)),
         polled=items(12, CYCLE),
-        fpdus=fpdus(library, sim),
+        fpdus=left(library, sim, FPDUS),
+        frames=left(library, sim, FRAMES),
         reads=items(15, BURST),
         **cycles(library, sim),
     )

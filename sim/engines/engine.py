@@ -347,9 +347,9 @@ class ErrorEvent:
 
 @dataclass(frozen=True)
 class Fpdu:
-    """An FPDU that a device sent: its stream, the LLP sequence number of its first octet, and the
-    cycles in which its first and its last beat left. ``record`` is a number with the fields of
-    :data:`~....hdl.spec.send.RECORD`.
+    """An FPDU that a device sent, or a frame of SCTP: its stream, the LLP sequence number of its
+    first octet or the TSN, and the cycles in which its first and its last beat left. ``record`` is
+    a number with the fields of :data:`~....hdl.spec.send.RECORD`.
     """
 
     stream: int
@@ -392,8 +392,9 @@ class Outcome:
     outside host memory.
 
     ``taken`` has a row of type :data:`TAKEN` for each packet and frame, ``interrupts`` the cycles
-    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` succeeded. ``fpdus`` has
-    the FPDUs that a device sent, in order, and ``reads`` a row of :data:`BURST` for each read.
+    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` succeeded. ``fpdus``
+    and ``frames`` have the FPDUs and the frames that a device sent, in order, and ``reads`` a row
+    of :data:`BURST` for each read.
     """
 
     cycles: int
@@ -410,6 +411,7 @@ class Outcome:
     interrupts: NDArray = field(default_factory=lambda: _empty(CYCLE))
     polled: NDArray = field(default_factory=lambda: _empty(CYCLE))
     fpdus: list[Fpdu] = field(default_factory=list)
+    frames: list[Fpdu] = field(default_factory=list)
     reads: NDArray = field(default_factory=lambda: _empty(BURST))
 
 

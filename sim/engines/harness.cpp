@@ -123,7 +123,7 @@ template <typename T> struct Held { bool held = false; T shown; };
 
 // The sides and bus channels that idle at random, each for itself.
 enum Idler {
-    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS, AR, R, FPDUS,
+    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS, AR, R, FPDUS, SENT_FRAMES,
     REGISTER_AW, REGISTER_W, REGISTER_B, REGISTER_R, IDLERS
 };
 
@@ -197,20 +197,51 @@ struct SendPorts<Top, std::void_t<decltype(Top::m_axi_araddr)>> {
     Top &top;
     explicit SendPorts(Top &top) : top(top) {}
     void begin() {
-        top.m_axi_arready = top.m_axi_rvalid = top.m_axis_tready = 0;
+        top.m_axi_arready = top.m_axi_rvalid = 0;
     }
     void read_taken() { top.m_axi_rvalid = 0; }
     Address address() const {
         return {top.m_axi_araddr, top.m_axi_arlen, top.m_axi_arsize, top.m_axi_arburst};
     }
-    Output fpdu() const {
-        Output now;
-        memcpy(now.data, &top.m_axis_tdata, N);
-        now.keep = top.m_axis_tkeep; now.user = top.m_axis_tuser[0];
-        now.record = top.m_axis_tuser[1] | uint64_t(top.m_axis_tuser[2]) << 32;
-        now.stream = top.m_axis_tid; now.last = top.m_axis_tlast;
-        return now;
-    }
+};
+
+// A port from which FPDUs or frames leave: none, unless the design has one.
+#define LEAVING_PORT(Port, port) \
+    template <typename Top, typename = void> struct Port { \
+        static constexpr bool EXISTS = false; \
+        explicit Port(Top &) {} \
+        void offer(bool) {} \
+        bool valid() const { return false; } \
+        bool ready() const { return false; } \
+        Output now() const { return {}; } \
+    }; \
+    template <typename Top> struct Port<Top, std::void_t<decltype(Top::port##_tuser[2])>> { \
+        static constexpr bool EXISTS = true; \
+        Top &top; \
+        explicit Port(Top &top) : top(top) {} \
+        void offer(bool ready) { top.port##_tready = ready; } \
+        bool valid() const { return top.port##_tvalid; } \
+        bool ready() const { return top.port##_tready; } \
+        Output now() const { \
+            Output now; \
+            memcpy(now.data, &top.port##_tdata, N); \
+            now.keep = top.port##_tkeep; now.user = top.port##_tuser[0]; \
+            now.record = top.port##_tuser[1] | uint64_t(top.port##_tuser[2]) << 32; \
+            now.stream = top.port##_tid; now.last = top.port##_tlast; \
+            return now; \
+        } \
+    };
+LEAVING_PORT(FpduPort, m_axis)
+LEAVING_PORT(SentFramePort, m_axis_eth)
+
+// What has left a port so far.
+struct Left {
+    const char *port;
+    int idler;
+    std::vector<Fpdu> packets;
+    std::vector<uint8_t> octets;
+    bool inside = false;
+    Held<Output> held;
 };
 
 // The port that selects a mutant: none, unless the design has mutants.
@@ -286,8 +317,7 @@ struct Sim {
     // reads: bursts of which beats are missing, in the order of their addresses; and FPDUs
     std::vector<ReadBurst> reading;
     Held<Address> held_read_address;
-    Held<Output> held_fpdu;
-    bool inside_fpdu = false;
+    Left left[2] = {{"m_axis", FPDUS}, {"m_axis_eth", SENT_FRAMES}};
     // registers
     enum { Idle, Writing, Written, Reading, Read } access = Idle;
     enum { Nothing, State, EventWord, EventPop, Host, Polled, Doorbell, Counter, Asked } purpose = Nothing;
@@ -314,8 +344,6 @@ struct Sim {
     std::vector<Event> events;
     std::vector<Exception> exceptions;
     std::vector<uint8_t> exception_octets;
-    std::vector<Fpdu> fpdus;
-    std::vector<uint8_t> fpdu_octets;
     std::vector<uint32_t> counters;
 
     // Returns true if the idler ``which`` idles in this cycle, with a probability in units of
@@ -912,22 +940,31 @@ struct Sim {
         memcpy(beat, latest.octets + (address - latest.first), N);
     }
 
-    void take_fpdu(const Output &o) {
+    void take_packet(Left &left, const Output &o) {
         const uint64_t octets = __builtin_popcountll(o.keep);
         if (!octets || o.keep != mask(octets) || (octets != N && !o.last))
-            fail("m_axis: TKEEP is %#llx on a beat that is%s the last",
-                 (unsigned long long)o.keep, o.last ? "" : " not");
-        if (quiet) fail("m_axis: an FPDU comes although STATUS said nothing is in flight");
-        if (!inside_fpdu)
-            fpdus.push_back(
-                {o.stream, uint32_t(o.user), cycle, cycle, fpdu_octets.size(), 0, o.record});
-        else if (fpdus.back().stream != o.stream || fpdus.back().sequence != uint32_t(o.user) ||
-                 fpdus.back().record != o.record)
-            fail("m_axis: TID or TUSER changes inside a packet of stream %u", o.stream);
-        fpdu_octets.insert(fpdu_octets.end(), o.data, o.data + octets);
-        fpdus.back().length += octets;
-        fpdus.back().last = cycle;
-        inside_fpdu = !o.last;
+            fail("%s: TKEEP is %#llx on a beat that is%s the last",
+                 left.port, (unsigned long long)o.keep, o.last ? "" : " not");
+        if (quiet) fail("%s: a packet comes although STATUS said nothing is in flight", left.port);
+        auto &packets = left.packets;
+        if (!left.inside)
+            packets.push_back(
+                {o.stream, uint32_t(o.user), cycle, cycle, left.octets.size(), 0, o.record});
+        else if (packets.back().stream != o.stream || packets.back().sequence != uint32_t(o.user) ||
+                 packets.back().record != o.record)
+            fail("%s: TID or TUSER changes inside a packet of stream %u", left.port, o.stream);
+        left.octets.insert(left.octets.end(), o.data, o.data + octets);
+        packets.back().length += octets;
+        packets.back().last = cycle;
+        left.inside = !o.last;
+    }
+
+    // Looks at the handshake of a port from which packets leave.
+    template <typename Port> void serve_leaving(Left &left, const Port &port) {
+        if (!port.valid() && !left.held.held) return;
+        const Output now = port.now();
+        held_up(left.port, left.held, port.valid(), port.ready(), now);
+        if (port.valid() && port.ready()) { take_packet(left, now); progress = cycle; }
     }
 
     // Sets the inputs of the sending side for this cycle. A beat of a read may be of any burst that
@@ -935,7 +972,10 @@ struct Sim {
     template <typename Top> void offer_sending(Top &top) {
         if constexpr (SendPorts<Top>::EXISTS) {
             top.m_axi_arready = reading.size() < BURSTS && !idles(AR, settings.write);
-            top.m_axis_tready = !idles(FPDUS, settings.exceptions);
+            if constexpr (FpduPort<Top>::EXISTS)
+                FpduPort<Top>(top).offer(!idles(FPDUS, settings.exceptions));
+            if constexpr (SentFramePort<Top>::EXISTS)
+                SentFramePort<Top>(top).offer(!idles(SENT_FRAMES, settings.exceptions));
             if (top.m_axi_rvalid || reading.empty() || idles(R, settings.response)) return;
             size_t which = settings.response ? draw() % reading.size() : 0;
             if (reading[which].due > cycle) which = 0;
@@ -964,11 +1004,8 @@ struct Sim {
                     progress = cycle;
                 }
             }
-            if (top.m_axis_tvalid || held_fpdu.held) {
-                const Output now = SendPorts<Top>(top).fpdu();
-                held_up("m_axis", held_fpdu, top.m_axis_tvalid, top.m_axis_tready, now);
-                if (top.m_axis_tvalid && top.m_axis_tready) { take_fpdu(now); progress = cycle; }
-            }
+            serve_leaving(left[0], FpduPort<Top>(top));
+            serve_leaving(left[1], SentFramePort<Top>(top));
             if (top.m_axi_rvalid && top.m_axi_rready) { progress = cycle; return true; }
         }
         return false;
@@ -1162,20 +1199,25 @@ EXPORT uint64_t sim_writes(Sim *sim, const uint32_t *words, uint64_t count) {
     return count;
 }
 
-// Returns whether the RNIC reads the host's memory, or sends an FPDU.
-EXPORT int sim_leaving(Sim *sim) { return !sim->reading.empty() || sim->inside_fpdu; }
+// Returns whether the RNIC reads the host's memory, or sends an FPDU or a frame.
+EXPORT int sim_leaving(Sim *sim) {
+    return !sim->reading.empty() || sim->left[0].inside || sim->left[1].inside;
+}
 
-// Returns the number of FPDUs that have left completely: the first ones in sim_list.
-EXPORT uint64_t sim_fpdus(Sim *sim) { return sim->fpdus.size() - sim->inside_fpdu; }
+// Returns the number of FPDUs (port 0) or frames (1) that have left completely: the first ones in
+// sim_list.
+EXPORT uint64_t sim_left(Sim *sim, int port) {
+    return sim->left[port].packets.size() - sim->left[port].inside;
+}
 
 // Drops the first ``count`` of them.
-EXPORT void sim_forget(Sim *sim, uint64_t count) {
-    auto &fpdus = sim->fpdus;
-    auto &octets = sim->fpdu_octets;
-    const uint64_t gone = count < fpdus.size() ? fpdus[count].offset : octets.size();
-    fpdus.erase(fpdus.begin(), fpdus.begin() + count);
+EXPORT void sim_forget(Sim *sim, int port, uint64_t count) {
+    auto &packets = sim->left[port].packets;
+    auto &octets = sim->left[port].octets;
+    const uint64_t gone = count < packets.size() ? packets[count].offset : octets.size();
+    packets.erase(packets.begin(), packets.begin() + count);
     octets.erase(octets.begin(), octets.begin() + gone);
-    for (Fpdu &each : fpdus) each.offset -= gone;
+    for (Fpdu &each : packets) each.offset -= gone;
 }
 
 // Simulates at most ``cycles`` cycles, until there is an interrupt, or until the RNIC has taken the
@@ -1232,7 +1274,8 @@ EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
     LIST(0, writes) LIST(1, addresses) LIST(2, taken) LIST(3, stray) LIST(4, events)
     LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
     LIST(9, delivered) LIST(10, responses) LIST(11, interrupts) LIST(12, polled)
-    LIST(13, fpdus) LIST(14, fpdu_octets) LIST(15, read_bursts)
+    LIST(13, left[0].packets) LIST(14, left[0].octets) LIST(15, read_bursts)
+    LIST(16, left[1].packets) LIST(17, left[1].octets)
     }
     *items = 0;
     return nullptr;

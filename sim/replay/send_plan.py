@@ -1,8 +1,9 @@
 """Lets a device send what the senders of a capture sent, and compares that with the model.
 
 The work requests are those of :mod:`~.sending`. A MULPDU, an MSN or a position that changes is
-written once everything before it has left. Some FPDUs are asked for again, as by an LLP that keeps
-no copy.
+written once everything before it has left. Some FPDUs and chunks are asked for again, as by an LLP
+that keeps no copy. Each association has a path of its own; its chunks get the TSNs that follow one
+another as they leave.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from numpy.typing import NDArray
 
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.path import SendPath
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
 from ...hdl.spec.stag import Access
-from ..capture.sctp_traffic import SctpStream
+from ..capture.sctp_traffic import SctpArrival, SctpStream
 from ..capture.streams import MARKER_SPACING, QUEUES, Arrival
 from ..engines.engine import Drain, Fpdu, Operation, Outcome, Store, operations_of
 from ..model.ddp import decode_segment
-from ..model.header import UntaggedHeader
+from ..model.header import Header, UntaggedHeader
+from ..model.path import example_path, frame_of
+from ..model.sctp import DataChunk, Packet, Ppid
 from .differences import Difference
-from .sending import REGION, Post, Sent
+from .sending import REGION, Post, Sent, is_control
 
 __all__ = ["SendPlan", "send_plans"]
 
@@ -52,6 +56,8 @@ class SendPlan:
         The record beside each segment's FPDU, by stream.
     again
         The segments that are asked for again, by stream, in the order of the requests.
+    paths
+        The path of each association, in the order of their numbers.
     left_out
         Segments of messages that no device can send, by the reason.
     """
@@ -63,55 +69,107 @@ class SendPlan:
     posts: list[list[Post]] = field(default_factory=list)
     records: list[list[Record]] = field(default_factory=list)
     again: list[list[int]] = field(default_factory=list)
+    paths: list[_Path] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
 
     @property
     def segments(self) -> int:
         """The number of segments that the device has to send."""
-        return sum(len(post.sent) for posts in self.posts for post in posts)
+        return sum(
+            len(post.sent)
+            for posts in self.posts
+            for post in posts
+            if post.message.kind is not Kind.CONTROL
+        )
+
+    @property
+    def controls(self) -> int:
+        """The number of session control messages that the device has to send."""
+        return sum(post.message.kind is Kind.CONTROL for posts in self.posts for post in posts)
 
     @property
     def repeats(self) -> int:
-        """The number of segments that the device has to send again."""
+        """The number of segments and control messages that the device has to send again."""
         return sum(map(len, self.again))
 
     def compare(self, outcome: Outcome) -> list[Difference]:
-        """Compares the FPDUs that the device sent, and sent again, with those of the model."""
+        """Compares the FPDUs and frames that the device sent, and sent again, with those of the
+        model.
+        """
         sent: dict[tuple[int, int], list[tuple[Fpdu, Record]]] = defaultdict(list)
-        for fpdu in outcome.fpdus:
+        for fpdu in (*outcome.fpdus, *outcome.frames):
             record = Record.decode(fpdu.record)
             sent[fpdu.stream, record.repeat].append((fpdu, record))
-        found: list[Difference] = []
+        found: list[Difference] = [*self._tsns(outcome)]
         for number, (posts, records, again) in enumerate(
             zip(self.posts, self.records, self.again, strict=True)
         ):
             expected = list(
                 zip((each for post in posts for each in post.sent), records, strict=True)
             )
-            found += _compare(number, expected, sent[number, 0], "FPDU")
+            what = "frame" if isinstance(self.senders[number].stream, SctpStream) else "FPDU"
+            found += self._compare(number, expected, sent[number, 0], what)
             repeated = [(one, replace(record, repeat=1)) for one, record in map(
                 expected.__getitem__, again)]  # fmt: skip
-            found += _compare(number, repeated, sent[number, 1], "repeated FPDU")
+            found += self._compare(number, repeated, sent[number, 1], f"repeated {what}")
         return found
 
+    def _tsns(self, outcome: Outcome) -> Iterator[Difference]:
+        """Yields the first TSN of each association that does not follow the one before."""
+        for path in self.paths:
+            tsn = path.tsn
+            for frame in outcome.frames:
+                if frame.stream in path.streams and not Record.decode(frame.record).repeat:
+                    if frame.sequence != tsn:
+                        shown = f"{tsn:#010x}", f"{frame.sequence:#010x}"
+                        yield Difference("the RTL's TSN", f"stream {frame.stream}", *shown)
+                        break
+                    tsn = (tsn + 1) % (1 << 32)
 
-def _compare(
-    number: int, expected: Sequence[tuple[Arrival, Record]], sent: Sequence[tuple[Fpdu, Record]],
-    what: str,
-) -> Iterator[Difference]:  # fmt: skip
-    """Yields the first FPDU of a stream that differs, and whether the stream has more or fewer."""
-    for (each, record), (mine, its) in zip(expected, sent, strict=False):
-        where = f"frame {each.frame}"
-        if (mine.sequence, mine.octets) != (each.position & 0xFFFFFFFF, each.raw):
-            shown = _first_octets(each.raw, mine.octets)
-            yield Difference(f"the RTL's {what}", where, *shown, octets=shown)
-            break
-        if its != record:
-            yield Difference(f"the record of the RTL's {what}", where, str(record), str(its))
-            break
-    if len(expected) != len(sent):
-        counts = f"{len(expected)} {what}s", f"{len(sent)}"
-        yield Difference("the RTL's stream", str(number), *counts)
+    def _compare(
+        self, number: int, expected: Sequence[tuple[Arrival, Record]],
+        sent: Sequence[tuple[Fpdu, Record]], what: str,
+    ) -> Iterator[Difference]:  # fmt: skip
+        """Yields the first FPDU or frame of a stream that differs, and whether the stream has more
+        or fewer.
+        """
+        for (each, record), (mine, its) in zip(expected, sent, strict=False):
+            where = f"frame {each.frame}"
+            octets, sequence = each.raw, each.position & 0xFFFFFFFF
+            if isinstance(each, SctpArrival):
+                octets, sequence = self._frame(number, each, mine.sequence), mine.sequence
+                if its.repeat:
+                    sequence = each.position & 0xFFFFFFFF
+            if (mine.sequence, mine.octets) != (sequence, octets):
+                shown = _first_octets(octets, mine.octets)
+                yield Difference(f"the RTL's {what}", where, *shown, octets=shown)
+                break
+            if its != record:
+                yield Difference(f"the record of the RTL's {what}", where, str(record), str(its))
+                break
+        if len(expected) != len(sent):
+            counts = f"{len(expected)} {what}s", f"{len(sent)}"
+            yield Difference("the RTL's stream", str(number), *counts)
+
+    def _frame(self, number: int, arrival: SctpArrival, tsn: int) -> bytes:
+        """Returns the frame with a chunk that has this TSN."""
+        path = next(each for each in self.paths if number in each.streams).path
+        chunk = DataChunk(
+            tsn, int.from_bytes(arrival.raw[8:10], "big"),
+            Ppid.CONTROL if is_control(arrival) else Ppid.SEGMENT,
+            (arrival.sequence % (1 << 16)).to_bytes(2, "big") + arrival.ulpdu,
+        )  # fmt: skip
+        packet = Packet(path.source_port, path.destination_port, path.tag, (chunk,))
+        return frame_of(path.headers, packet.encode())
+
+
+@dataclass
+class _Path:
+    """The path of an association, its first TSN, and the device's streams on it."""
+
+    path: SendPath
+    tsn: int
+    streams: list[int] = field(default_factory=list)
 
 
 def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
@@ -121,10 +179,10 @@ def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
 
 
 def send_plans(senders: Sequence[Sent], config: RnicConfig) -> Iterator[SendPlan]:
-    """Yields a plan for as many streams as a device has, until all are planned. The device sends
-    over MPA alone, so senders over SCTP have none.
+    """Yields a plan for as many streams as a device has, until all are planned. Senders over SCTP
+    have one if the device has SCTP.
     """
-    rest = (each for each in senders if not isinstance(each.stream, SctpStream))
+    rest = (each for each in senders if config.sctp or not isinstance(each.stream, SctpStream))
     while batch := list(islice(rest, config.streams)):
         yield _Planner(SendPlan(config, batch)).plan()
 
@@ -140,7 +198,11 @@ class _Planner:
 
     def plan(self) -> SendPlan:
         plan = self._plan
-        streams = [_Stream(number, each) for number, each in enumerate(plan.senders)]
+        streams = [
+            (_SctpStream if isinstance(each.stream, SctpStream) else _Stream)(number, each)
+            for number, each in enumerate(plan.senders)
+        ]
+        self._lay_paths(streams)
         for stream in streams:
             plan.posts.append([])
             plan.records.append([])
@@ -154,11 +216,14 @@ class _Planner:
         for stream in streams:
             self._place_ring(stream)
         plan.memory = np.frombuffer(b"".join(self._pieces) or b"\0", np.uint8).copy()
-        queue = sorted(
-            (post.arrivals[0].frame, stream.number, at)
-            for stream in streams
-            for at, post in enumerate(plan.posts[stream.number])
-        )
+        queue = []
+        for stream in streams:
+            # Over SCTP, an earlier message may arrive later.
+            frame = 0
+            for at, post in enumerate(plan.posts[stream.number]):
+                frame = max(frame, post.arrivals[0].frame)
+                queue.append((frame, stream.number, at))
+        queue.sort()
         for _, number, at in queue:
             stream, post = streams[number], plan.posts[number][at]
             entries = stream.encode(post)
@@ -181,7 +246,7 @@ class _Planner:
         )
         operations: list[Operation] = []
         for segment in post.sent:
-            header, payload = decode_segment(segment.ulpdu)
+            header, payload = _decoded(segment)
             record = Record(
                 entry=stream.producer % (1 << 16), offset=offset, entries=entries, response=0,
                 ends=int(segment is post.sent[-1]),
@@ -193,6 +258,7 @@ class _Planner:
                     commands.repeat(
                         stream.number, segment.position, entry=record.entry, entries=entries,
                         offset=offset, length=len(segment.ulpdu),
+                        ssn=segment.sequence if isinstance(segment, SctpArrival) else 0,
                         msn=header.msn if isinstance(header, UntaggedHeader) else 0,
                     )
                 )  # fmt: skip
@@ -217,6 +283,23 @@ class _Planner:
             ),
         )  # fmt: skip
         self._plan.operations += operations_of(steps)
+
+    def _lay_paths(self, streams: Sequence[_Stream]) -> None:
+        """Gives each association a path: over IPv4 or IPv6, in UDP or not, with a VLAN tag or
+        without.
+        """
+        found: dict[tuple[str, str], int] = {}
+        for stream in streams:
+            if isinstance(stream, _SctpStream):
+                ends = str(stream.sent.stream.source), str(stream.sent.stream.destination)
+                stream.association = found.setdefault(ends, len(found))
+                if stream.association == len(self._plan.paths):
+                    self._plan.paths.append(_Path(example_path(len(found)), (1 << 32) - 7))
+                self._plan.paths[stream.association].streams.append(stream.number)
+        for number, each in enumerate(self._plan.paths):
+            self._plan.operations += operations_of(
+                commands.set_path(number, each.path, tsn=each.tsn)
+            )
 
     def _place_ring(self, stream: _Stream) -> None:
         self._skip(-self._at % ENTRY)
@@ -274,19 +357,12 @@ class _Stream:
 
     def settings(self, post: Post) -> list[commands.Write]:
         """Returns the writes of registers without which the message would not leave as it did."""
-        first, steps = post.sent[0], list[commands.Write]()
-        if first.position != self._position:
-            steps += commands.set_sending(
-                self.number, sequence=first.position & 0xFFFFFFFF,
-                after=(first.position % MARKER_SPACING // 4 - 1) % (MARKER_SPACING // 4),
-                crc=first.stream.crc, markers=first.stream.markers,
-            )  # fmt: skip
-        self._position = first.position + sum(len(each.raw) for each in post.sent)
+        first, steps = post.sent[0], self._place(post)
         needed = _mulpdu(post) or 0
         if needed > self._mulpdu or (len(post.sent) > 1 and needed != self._mulpdu):
             steps += commands.set_mulpdu(self.number, needed)
             self._mulpdu = needed
-        header, _ = decode_segment(first.ulpdu)
+        header, _ = _decoded(first)
         if isinstance(header, UntaggedHeader):
             if self._msns.get(header.qn) != header.msn:
                 steps += commands.set_sent_msn(self.number, header.qn, header.msn)
@@ -294,6 +370,40 @@ class _Stream:
         if steps:
             self._sent = self.producer
         return steps
+
+    def _place(self, post: Post) -> list[commands.Write]:
+        """Returns the writes without which the message would not have its place in the stream."""
+        first, place = post.sent[0], self._position
+        self._position = first.position + sum(len(each.raw) for each in post.sent)
+        if first.position == place:
+            return []
+        return [
+            *commands.set_sending(
+                self.number, sequence=first.position & 0xFFFFFFFF,
+                after=(first.position % MARKER_SPACING // 4 - 1) % (MARKER_SPACING // 4),
+                crc=first.stream.crc, markers=first.stream.markers,
+            )
+        ]  # fmt: skip
+
+
+class _SctpStream(_Stream):
+    """The sending half of a stream over SCTP."""
+
+    association = 0
+    _session = -1
+
+    def _place(self, post: Post) -> list[commands.Write]:
+        first, place = post.sent[0], (self._session, self._position)
+        assert isinstance(first, SctpArrival)
+        self._session, self._position = first.session, first.sequence + len(post.sent)
+        if (first.session, first.sequence) == place:
+            return []
+        return [
+            *commands.set_sending_sctp(
+                self.number, association=self.association, sid=int.from_bytes(first.raw[8:10]),
+                sequence=first.sequence,
+            )
+        ]  # fmt: skip
 
 
 def _mulpdu(post: Post) -> int | None:
@@ -303,7 +413,14 @@ def _mulpdu(post: Post) -> int | None:
     if any(each != mulpdu for each in lengths[:-1]) or lengths[-1] > mulpdu:
         return None
     # A segment has room for one octet at least.
-    return mulpdu if decode_segment(post.sent[0].ulpdu)[1] else mulpdu + 1
+    return mulpdu if _decoded(post.sent[0])[1] else mulpdu + 1
+
+
+def _decoded(arrival: Arrival) -> tuple[Header | None, bytes]:
+    """Returns the header and the payload of a segment; a control message has no header."""
+    if is_control(arrival):
+        return None, arrival.ulpdu[2:]
+    return decode_segment(arrival.ulpdu)
 
 
 def _obstacle(post: Post) -> str | None:

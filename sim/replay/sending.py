@@ -29,7 +29,7 @@ from ..model.sctp import DataChunk, Ppid
 from ..model.send import SendQueue
 from .differences import Difference
 
-__all__ = ["REGION", "Post", "Sent", "send"]
+__all__ = ["REGION", "Post", "Sent", "is_control", "send"]
 
 #: Octets of a DATA chunk's header, and of the DDP-SSN after it.
 _CHUNK, _SSN = 16, 2
@@ -79,6 +79,8 @@ class Sent:
     left_out
         Segments that are no part of a whole message: the capture lacks its beginning, or they have
         no sound header.
+    controls
+        Session control messages of SCTP.
     posts
         The work requests, and the segments that the sender sent for each.
     """
@@ -90,6 +92,7 @@ class Sent:
     falls: int = 0
     padded: int = 0
     left_out: int = 0
+    controls: int = 0
     posts: list[Post] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
@@ -102,7 +105,7 @@ def send(traffic: Traffic) -> list[Sent]:
     results = [source.result for source in sources.values()]
     if traffic.sctp is not None:
         chunks: dict[Stream, list[SctpArrival]] = {}
-        for chunk in traffic.sctp.arrivals:
+        for chunk in (*traffic.sctp.controls, *traffic.sctp.arrivals):
             chunks.setdefault(chunk.stream, []).append(chunk)
         for stream, sent in chunks.items():
             source = _Sctp(stream)
@@ -300,6 +303,11 @@ class _Mpa(_Source):
         )
 
 
+def is_control(arrival: Arrival) -> bool:
+    """Decides whether an arrival is a session control message."""
+    return isinstance(arrival, SctpArrival) and arrival.raw[12:16] == Ppid.CONTROL.to_bytes(4)
+
+
 class _Sctp(_Source):
     """Sends DATA chunks."""
 
@@ -310,10 +318,24 @@ class _Sctp(_Source):
     def take(self, arrival: Arrival) -> None:
         assert isinstance(arrival, SctpArrival)
         if arrival.session != self._session:
-            # A control message has DDP-SSN 0, and every message queue begins with MSN 1.
-            self._session, self._next = arrival.session, 1
+            # The session opens with DDP-SSN 0, and every message queue begins with MSN 1.
+            self._session, self._next = arrival.session, int(not is_control(arrival))
             self._begin()
-        super().take(arrival)
+        if is_control(arrival):
+            self._control(arrival)
+        else:
+            super().take(arrival)
+
+    def _control(self, arrival: SctpArrival) -> None:
+        """Sends a session control message (RFC 5043 section 5.2.3)."""
+        if self._message is not None:
+            self._leave(self._message.segments)
+            self._message = None
+        function, private = int.from_bytes(arrival.ulpdu[:2], "big"), arrival.ulpdu[2:]
+        message = Message(Kind.CONTROL, Flag.INLINE, octets=private, rsvdulp=function << 24)
+        sent = self._compare(arrival, arrival.ulpdu)
+        self.result.controls += 1
+        self.result.posts.append(Post(message, b"", [arrival], [sent]))
 
     def _skip(self, arrival: Arrival) -> None:
         self._next += 1
@@ -322,10 +344,11 @@ class _Sctp(_Source):
         raw = arrival.raw
         payload = (self._next & 0xFFFF).to_bytes(_SSN, "big") + segment
         self._next += 1
-        # TSN and stream are SCTP's, as is the wish for an immediate acknowledgement.
+        # TSN and stream are those of SCTP, as is the wish for an immediate acknowledgement.
         sid = int.from_bytes(raw[8:10], "big")
         chunk = DataChunk(
-            arrival.position, sid, Ppid.SEGMENT, payload, int.from_bytes(raw[10:12], "big"),
+            arrival.position, sid, Ppid.CONTROL if is_control(arrival) else Ppid.SEGMENT, payload,
+            int.from_bytes(raw[10:12], "big"),
             immediate=bool(raw[1] & 8),
         )  # fmt: skip
         expected = chunk.encode()[: _CHUNK + len(payload)]

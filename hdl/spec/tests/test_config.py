@@ -14,9 +14,9 @@ from ddp_rnic.hdl.spec.config import RnicConfig
         ({"sctp": "no"}, TypeError, "sctp must be True or False, not 'no'"),
         ({"transmit": 1}, TypeError, "transmit must be True or False, not 1"),
         (
-            {"transmit": True, "sctp": True, "mpa": False},
+            {"transmit": True, "responder": True, "sctp": True, "mpa": False},
             ValueError,
-            "transmit needs mpa: the device sends over MPA alone",
+            "responder needs mpa: Read Requests over SCTP go to the host",
         ),
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
         ({"full_counters": 1}, TypeError, "full_counters must be True or False, not 1"),

@@ -37,7 +37,13 @@ from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.send_plan import send_plans
 from ddp_rnic.sim.replay.sending import send
-from ddp_rnic.sim.replay.tests.test_sending import KERNELS, PUBLIC, WORKLOAD, traffic
+from ddp_rnic.sim.replay.tests.test_sending import (
+    KERNELS,
+    KERNELS_SCTP,
+    PUBLIC,
+    WORKLOAD,
+    traffic,
+)
 
 ENGINE = CompiledEngine()
 STALLS = Stalls(
@@ -65,6 +71,22 @@ def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> N
             assert plan.compare(outcome) == [] and not plan.left_out
             segments += plan.segments
     assert segments > 1000
+
+
+@pytest.mark.skipif(not KERNELS_SCTP, reason="needs the captures of real stacks beside the project")
+@pytest.mark.parametrize(
+    "width",
+    [pytest.param(width, marks=() if width in ORDINARY else pytest.mark.long) for width in WIDTHS],
+)
+@pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
+def test_what_kernels_sent_over_sctp_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
+    config, segments = RnicConfig(width=width, transmit=True, mpa=False, sctp=True), 0
+    for path in KERNELS_SCTP:
+        for plan in send_plans(send(traffic(path)), config):
+            outcome = ENGINE.run(config, plan.operations, plan.memory.copy(), stalls=stalls)
+            assert plan.compare(outcome) == [] and not plan.left_out
+            segments += plan.segments
+    assert segments > 100
 
 
 def test_what_the_rtl_cannot_send_is_counted() -> None:

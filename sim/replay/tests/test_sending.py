@@ -24,6 +24,7 @@ WORKLOAD = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
 KERNELS = sorted([*SHARED.glob("iwarp/*/*.pcap"), *SHARED.glob("interop/*.pcap"),
                   *SHARED.glob("sctp/*.pcap"), *SHARED.glob("synthetic/*.pcap")])  # fmt: skip
+KERNELS_SCTP = sorted(SHARED.glob("sctp/*.pcap"))
 PUBLIC = sorted([*SHARED.glob("public/*/iwarp_rdma/*"), *SHARED.glob("public/*/iwarp_send_recv/*"),
                  *SHARED.glob("public/SoftUiWarp/*.pcap")])  # fmt: skip
 

@@ -78,7 +78,7 @@ def test_a_program_in_c_writes_the_octets_that_python_does(tmp_path: Path) -> No
     "old, new",
     [
         ("uint16_t stream;", "uint32_t stream;"),
-        ("uint8_t rsvdulp[5]; /* RsvdULP in the order of the wire. */", ""),
+        ("uint8_t rsvdulp[5];", ""),
         ("uint8_t reserved_22[9];", "uint8_t reserved_22[10];"),
     ],
 )

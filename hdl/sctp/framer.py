@@ -341,7 +341,7 @@ class CheckPass(wiring.Component):
 class PacketPlans(wiring.Component):
     """Computes the lengths and checksums of packets (RFC 791, RFC 768, RFC 8200, RFC 6951).
 
-    Latency: ``latency`` cycles. Throughput: one packet per cycle. Reset: empty. Errors: none.
+    Latency: ``LATENCY`` cycles. Throughput: one packet per cycle. Reset: empty. Errors: none.
 
     Members
     -------
@@ -349,7 +349,7 @@ class PacketPlans(wiring.Component):
     o : Out(stream.Signature(_Plan(associations, octets), always_ready=True))
     """
 
-    LATENCY = 5
+    LATENCY = 6
 
     def __init__(self, width, associations):
         self.width, self.associations = width, associations
@@ -371,12 +371,15 @@ class PacketPlans(wiring.Component):
             return value[:16] + value[16:]
 
         chunk, plan = self.chunk, self.o.payload
-        m.submodules.chunks = chunks = Delay(_Numbered(self.associations), 4)
+        m.submodules.chunks = chunks = Delay(_Numbered(self.associations), 5)
         m.d.comb += chunks.i.eq(chunk)
-        path = [delayed(m, at, chunk.path, f"path{at}_") for at in range(4)]
+        path = [delayed(m, 1 + at, chunk.path, f"path{at}_") for at in range(4)]
+        # 0: from the queues.
+        length = stage("length", chunk.head.length, 16)
+        crc, halves = stage("crc", self.crc, 32), stage("halves", self.sum, 32)
         # 1: the octets after the DDP-SSN, padded so that the chunk has whole words.
-        body = stage("body", (((chunk.head.length + 1) >> 2) << 2) + 2, 16)
-        total = stage("total", self.sum + self.crc[:16] + self.crc[16:], 32)
+        body = stage("body", (((length + 1) >> 2) << 2) + 2, 16)
+        total = stage("total", halves + crc[:16] + crc[16:], 32)
         # 2: lengths, and the lanes of the last beats.
         udp_length = stage("udp_length", body + FIXED + UDP_HEADER, 16)
         rows = stage("rows", ((body - 1) >> exact_log2(octets)) + 1, 12)
@@ -400,10 +403,10 @@ class PacketPlans(wiring.Component):
         udp = Signal(16)
         m.d.comb += udp.eq(~folded(udp_sum))
         m.d.sync += [
-            self.o.valid.eq(delayed(m, 4, self.valid, "valid")),
+            self.o.valid.eq(delayed(m, 5, self.valid, "valid")),
             plan.chunk.eq(chunks.o),
-            plan.crc.eq(delayed(m, 4, self.crc, "crc")),
-            plan.chunk_length.eq(delayed(m, 4, chunk.head.length, "length") + DATA_HEADER + SSN),
+            plan.crc.eq(delayed(m, 4, crc, "crc")),
+            plan.chunk_length.eq(delayed(m, 4, length, "length") + DATA_HEADER + SSN),
             plan.ip_sum.eq(~folded(ip_sum)),
             plan.udp_sum.eq(Mux(udp.any(), udp, 0xFFFF)),
             plan.udp_length.eq(delayed(m, 1, udp_length, "udp_length")),

@@ -324,6 +324,8 @@ def bring_up(config: RnicConfig) -> Iterator[tuple[str, str, tuple[Any, ...], di
                 yield "its session", "tell_session", (stream, function, load.TSN - 1), {}
     if config.transmit:
         sender = SENDERS[0]
+        if not config.mpa:
+            yield "a stream that sends", "set_stream", (sender.stream,), {"pd": _DOMAIN}
         yield "the segments that a stream sends", "set_mulpdu", (sender.stream, _MULPDU), {}
         if config.mpa:
             options = {"sequence": sender.sequence, "crc": True}
@@ -369,7 +371,11 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
         for number, sender in enumerate(SENDERS, 1):
             stream = sender.stream
             steps[f"SENDER_{number}"] = (
-                *(commands.set_stream(stream, pd=_DOMAIN, crc=True) if number > 1 else ()),
+                *(
+                    commands.set_stream(stream, pd=_DOMAIN, crc=True)
+                    if number > 1 or not config.mpa
+                    else ()
+                ),
                 *commands.set_mulpdu(stream, _MULPDU),
                 *sender.settings(config),
                 *commands.set_sent_msn(stream, 0, sender.msn),

@@ -19,11 +19,11 @@ module tb;
   // Tagged Offset; payload; a CRC, which a stream without CRC ignores.
   reg [8*40-1:0] fpdu = {16'd34, 16'hC140, 32'h511, 64'h20, "written by the wire.", 32'd0};
   wire [63:0] b = fpdu[319:256];  // The next beat. On the port, the first octet is the lowest.
-  reg writes = 1'b0, sends = 1'b0; reg [43:0] access; wire accepted, answered, taken, ended;
+  reg writes = 1'b0, sends = 1'b0; reg [48:0] access; wire accepted, answered, taken, ended;
   rnic rnic(.clk(clk), .rst(rst), .m_axis_exc_tready(1'b1),
-    .s_axil_awaddr(access[43:32]), .s_axil_awvalid(writes), .s_axil_awready(accepted),
+    .s_axil_awaddr(access[48:32]), .s_axil_awvalid(writes), .s_axil_awready(accepted),
     .s_axil_wdata(access[31:0]), .s_axil_wstrb(4'hF), .s_axil_wvalid(writes), .s_axil_awprot(3'd0),
-    .s_axil_bvalid(answered), .s_axil_bready(1'b1), .s_axil_araddr(12'd0), .s_axil_arprot(3'd0),
+    .s_axil_bvalid(answered), .s_axil_bready(1'b1), .s_axil_araddr(17'd0), .s_axil_arprot(3'd0),
     .s_axil_arvalid(1'b0), .s_axil_rready(1'b1), .s_axis_tvalid(sends), .s_axis_tready(taken),
     .s_axis_tdata({b[7:0], b[15:8], b[23:16], b[31:24], b[39:32], b[47:40], b[55:48], b[63:56]}),
     .s_axis_tkeep(8'hFF), .s_axis_tlast(fpdu[255:0] == 0), .s_axis_tid(16'd1),
@@ -33,7 +33,7 @@ module tb;
     .m_axi_bvalid(done), .m_axi_bready(bready), .m_axi_cq_awready(1'b1), .m_axi_cq_wready(1'b1),
     .m_axi_cq_wvalid(ended), .m_axi_cq_bid(1'b0), .m_axi_cq_bresp(2'd0), .m_axi_cq_bvalid(1'b0));
 
-  task write(input [11:0] register, input [31:0] value);
+  task write(input [16:0] register, input [31:0] value);
     begin
       access = {register, value}; writes = 1'b1;
       @(posedge clk) while (!accepted) @(posedge clk);

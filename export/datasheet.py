@@ -437,17 +437,15 @@ def in_python(config: RnicConfig) -> str:
         for kind in _types((*each.arguments, *each.options.values()))
     })  # fmt: skip
     lines = [
-        "from ddp_rnic.hdl.spec import regs",
         f"from ddp_rnic.hdl.spec.commands import Write, {', '.join(used)}",
         *(f"from {module} import {name}" for module, name in named),
         "",
         "def give(steps):",
         "    for step in steps:",
-        "        address = regs.address(step.register)",
         "        if isinstance(step, Write):",
-        "            write(address, step.value)",
+        "            write(step.address, step.value)",
         "        else:",
-        "            while read(address) & step.mask != step.value:",
+        "            while read(step.address) & step.mask != step.value:",
         "                pass",
         "",
     ]

@@ -9,6 +9,8 @@ from . import layouts
 
 #: The values that every device returns for these registers.
 CONSTANTS = {"ID": regs.ID, "VERSION": regs.VERSION}
+#: The number of doorbell pages, and the octets of each, which is also the address of page 1.
+PAGES = {"PAGES": regs.PAGES, "PAGE_SIZE": regs.PAGE_SIZE}
 
 #: Keywords of SystemRDL 2.0 (its table 3) that this map may use as names, with a backslash before.
 _RESERVED = frozenset(
@@ -36,6 +38,7 @@ def fields(register: Register) -> tuple[Field, ...]:
 
 def page(config: RnicConfig) -> str:
     """Returns the map as Markdown; ``hdl/spec/registers.md`` is that of a device with all."""
+    there = sorted(registers(config), key=lambda each: each.address)
     lines = [
         "# Registers",
         "",
@@ -44,10 +47,14 @@ def page(config: RnicConfig) -> str:
         "SCTP. T: only in a device that sends. R: only in one that answers RDMA Reads. This page",
         "is generated; `rnic export` writes one for any configuration.",
         "",
+        f"Doorbell pages 1 to {regs.PAGES} follow, page n at n times {regs.PAGE_SIZE:#x}. One has",
+        "`CQ_DOORBELL` and, in a device that sends, `SEND_DOORBELL`; their offsets are their",
+        "addresses here. They can only be written, and ring streams and queues of that page alone.",
+        "",
         "| address | register | access | |",
         "|---|---|---|---|",
     ]
-    for register in sorted(registers(config), key=lambda each: each.address):
+    for register in there:
         parts = [register.doc]
         for field in register.fields:
             high = field.low + field.bits - 1
@@ -109,6 +116,7 @@ def header(config: RnicConfig) -> str:
         "#define RNIC_H",
         "",
         f"#define RNIC_SIZE {1 << regs.ADDRESS_BITS:#x}u",
+        *(f"#define RNIC_{name} {value:#x}u" for name, value in PAGES.items()),
         *(f"#define RNIC_{name}_VALUE {value:#010x}u" for name, value in CONSTANTS.items()),
     ]
     for register in registers(config):
@@ -130,9 +138,10 @@ def verilog_header(config: RnicConfig) -> str:
     lines = [
         "// The registers of ddp-rnic on s_axil, to include in a module. Addresses count octets.",
         "// verilator lint_off UNUSED",
+        *(f"localparam [16:0] RNIC_{name} = 17'h{value:05x};" for name, value in PAGES.items()),
     ]
     for register in registers(config):
-        lines.append(f"localparam [11:0] RNIC_{register.name} = 12'h{register.address:03x};")
+        lines.append(f"localparam [16:0] RNIC_{register.name} = 17'h{register.address:05x};")
         for field in register.fields:
             name = f"RNIC_{register.name}_{field.name.upper()}"
             mask = (1 << field.bits) - 1 << field.low

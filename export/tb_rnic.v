@@ -43,7 +43,7 @@ module tb_rnic;
 
   // -- registers ----------------------------------------------------------------------------------
 
-  reg [11:0] s_axil_awaddr = 12'h000, s_axil_araddr = 12'h000;
+  reg [16:0] s_axil_awaddr = 17'h00000, s_axil_araddr = 17'h00000;
   reg s_axil_awvalid = 1'b0, s_axil_wvalid = 1'b0, s_axil_arvalid = 1'b0;
   reg [31:0] s_axil_wdata = 32'h00000000;
   wire s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid;
@@ -52,7 +52,7 @@ module tb_rnic;
   reg got_address, got_data;
 
   // Like all tasks, this begins and ends at the falling edge.
-  task write_register(input [11:0] address, input [31:0] value);
+  task write_register(input [16:0] address, input [31:0] value);
     begin
       s_axil_awaddr = address;
       s_axil_wdata = value;
@@ -74,7 +74,7 @@ module tb_rnic;
 
   reg [31:0] value;  // the result of the last read
 
-  task read_register(input [11:0] address);
+  task read_register(input [16:0] address);
     begin
       s_axil_araddr = address;
       s_axil_arvalid = 1'b1;
@@ -92,7 +92,7 @@ module tb_rnic;
     end
   endtask
 
-  task expect_register(input [8*64-1:0] name, input [11:0] address, input [31:0] wanted);
+  task expect_register(input [8*64-1:0] name, input [16:0] address, input [31:0] wanted);
     begin
       read_register(address);
       check(name, wanted, value);
@@ -615,6 +615,8 @@ module tb_rnic;
     end
     expect_register("SENT", SENT, FPDUS);
     expect_register("SEND_DROPPED", SEND_DROPPED, 32'd0);
+    // A doorbell through the page of another stream was ignored.
+    expect_register("DOORBELLS_IGNORED", DOORBELLS_IGNORED, 32'd1);
 `endif
 
     // Nothing else was placed, and no error was reported.

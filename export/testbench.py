@@ -188,7 +188,7 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     for register in registers(config):
         # The text looks at CAP_SENDS only in a device that sends.
         if register.name in words and (config.transmit or register.name != "CAP_SENDS"):
-            yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
+            yield f"localparam [16:0] {register.name} = 17'h{register.address:05x};"
     for name, value in _values(config).items():
         yield f"localparam [31:0] {name} = 32'h{value:08x};"
     yield "// An entry of a completion queue: its octets, and the lowest bit of each field."
@@ -368,6 +368,7 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             _SOURCE_STAG, Access.LOCAL_READ, pd=_DOMAIN, to=_SOURCE_TO, length=_SOURCE_OCTETS,
             address=_SOURCE,
         )  # fmt: skip
+        # Each sender has a doorbell page of its own, with its number.
         for number, sender in enumerate(SENDERS, 1):
             stream = sender.stream
             steps[f"SENDER_{number}"] = (
@@ -379,12 +380,18 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
                 *commands.set_mulpdu(stream, _MULPDU),
                 *sender.settings(config),
                 *commands.set_sent_msn(stream, 0, sender.msn),
-                *commands.set_send_ring(stream, sender.ring, 2),
+                *commands.set_send_ring(stream, sender.ring, 2, page=number),
             )
+        # The first one is ignored: its stream is not of this page.
         steps["DOORBELLS"] = [
-            step
-            for sender in SENDERS
-            for step in commands.ring_send(sender.stream, len(sender.message.encode()) // ENTRY)
+            *commands.ring_send(SENDERS[0].stream, 1, page=regs.PAGES),
+            *(
+                step
+                for page, sender in enumerate(SENDERS, 1)
+                for step in commands.ring_send(
+                    sender.stream, len(sender.message.encode()) // ENTRY, page=page
+                )
+            ),
         ]
     return steps
 
@@ -393,7 +400,8 @@ def _lines(steps: Sequence[Write | Wait]) -> Iterator[str]:
     """Yields the lines of Verilog that carry a command out."""
     for step in steps:
         if isinstance(step, Write):
-            yield f"write_register({step.register}, 32'h{step.value:08x});\n"
+            page = f"17'h{step.page * regs.PAGE_SIZE:05x} + " if step.page else ""
+            yield f"write_register({page}{step.register}, 32'h{step.value:08x});\n"
         else:
             yield f"read_register({step.register});\n"
             yield (

@@ -223,7 +223,7 @@ class _Bench:
                     return
             raise DeviceError(f"{step.register} was not {step.value:#x} in {_PATIENCE} reads")
         self._set(
-            ctx, s_axil_awvalid=1, s_axil_awaddr=regs.address(step.register), s_axil_wvalid=1,
+            ctx, s_axil_awvalid=1, s_axil_awaddr=step.address, s_axil_wvalid=1,
             s_axil_wdata=step.value, s_axil_wstrb=0xF, s_axil_bready=1,
         )  # fmt: skip
         if step.register == "SEND_DOORBELL":

@@ -7,6 +7,7 @@ from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
 from .bus.csr import Registers
+from .bus.pages import PageFence
 from .ddp.commit import ItemTally, Tally
 from .ddp.counters import Counters
 from .ddp.events import ErrorEvent
@@ -121,7 +122,7 @@ class Control(wiring.Component):
 
     Members
     -------
-    bus : In(AxiLite(12))
+    bus : In(AxiLite(17))
     stags, streams, pages : Out(table_write)
     stag_index : Out(range(stags)), stag_entry : In(StagEntry)
         Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
@@ -182,7 +183,8 @@ class Control(wiring.Component):
         revoking = self._revoke(m, registers)
         uncleared = self._set_up(m, registers)
         self._queues(m, registers)
-        waiting = self._deliver(m, registers)
+        rung = self._fence(m, registers)
+        waiting = self._deliver(m, registers, rung["CQ_DOORBELL"])
         self._count(m, registers)
         event = self.events.payload
         m.d.comb += [
@@ -196,6 +198,7 @@ class Control(wiring.Component):
             registers.cap_queue.eq(self.config.queue_depth),
             registers.cap_buffers.eq(self.config.buffers),
             registers.cap_cqs.eq(self.config.completion_queues),
+            registers.cap_doorbells.eq(regs.PAGES),
             registers.status.eq(
                 Cat(self.events.valid, self.idle, waiting, revoking, self.queues.failed.any(),
                     self.clear.valid, uncleared)),
@@ -210,7 +213,7 @@ class Control(wiring.Component):
         if self.config.sctp:
             self._sctp(m, registers)
         if self.config.transmit:
-            self._send(m, registers)
+            self._send(m, registers, rung["SEND_DOORBELL"])
         mask = registers.irq_mask
         m.d.sync += self.irq.eq((self.events.valid & ~mask[0]) | (waiting & ~mask[2]))
         return m
@@ -345,18 +348,58 @@ class Control(wiring.Component):
             post.buffer.cookie.eq(registers.buffer_cookie),
         ]
 
-    def _deliver(self, m, registers):
-        """Connects the completion queues; returns whether one of them interrupts the host."""
+    def _fence(self, m, registers):
+        """Checks doorbells that come through pages, and counts those that are ignored.
+
+        Returns for each of DOORBELLS whether one has come that may ring, with ``registers.word``.
+        """
+        config, word = self.config, registers.bus.w.payload.data
+        ring, rung, kept = registers.send_ring_size if config.transmit else None, {}, C(0)
+        for bit, (name, index, items, sets) in enumerate((
+            ("SEND_DOORBELL", word[16:], config.streams, config.transmit and (
+                registers.send_ring_commit & self._known(registers.send_stream),
+                registers.send_stream, ring[25:])),
+            ("CQ_DOORBELL", word[16:24], config.completion_queues + config.sctp, (
+                registers.cq_commit & self._has_queue(registers.cq_index),
+                registers.cq_index, registers.cq_enable[8:])),
+        )):
+            if not sets:
+                continue
+            m.submodules[f"{name.split('_')[0].lower()}_fence"] = fence = PageFence(items)
+            valid, number, page = sets
+            m.d.comb += [
+                fence.index.eq(index),
+                fence.page.eq(registers.page),
+                fence.set.valid.eq(valid),
+                fence.set.payload.index.eq(number),
+                fence.set.payload.page.eq(page),
+            ]
+            rung[name] = registers.page_rings[bit] & fence.allows
+            kept = kept | rung[name]
+        ignored = Signal(32, init=(1 << 32) - 1 if config.full_counters else 0)
+        m.d.sync += ignored.eq(
+            ignored + (registers.page_strays | (registers.page_rings.any() & ~kept)))
+        m.d.comb += registers.doorbells_ignored.eq(ignored)
+        return rung
+
+    def _has_queue(self, index):
+        """Returns whether the device has a completion queue of this number."""
+        return index < self.config.completion_queues + self.config.sctp
+
+    def _deliver(self, m, registers, paged):
+        """Connects the completion queues; returns whether one of them interrupts the host.
+
+        ``paged``: ``registers.word`` is a doorbell that came through a page.
+        """
         config, host = self.config, self.queues
         m.submodules.moderation = moderation = InterruptModeration(config)
         queue, stream_cq = registers.cq_index, registers.stream_cq
         doorbell = Signal(32)
-        m.d.comb += doorbell.eq(registers.cq_doorbell)
+        m.d.comb += doorbell.eq(Mux(paged, registers.word, registers.cq_doorbell))
         # The host writes an index long before the command that uses it.
         exists, has = Signal(), Signal()
-        last = config.completion_queues - 1 + config.sctp
         m.d.sync += [
-            exists.eq(queue <= last),
+            exists.eq(self._has_queue(queue)),
             has.eq(stream_cq[:8] < config.completion_queues),
         ]
         settings, bind, rung = host.settings, host.bind, host.doorbell
@@ -369,10 +412,10 @@ class Control(wiring.Component):
             bind.payload.silent.eq(stream_cq[8]),
             settings.valid.eq(registers.cq_commit & exists),
             settings.payload.index.eq(queue),
-            entry.enable.eq(registers.cq_enable),
+            entry.enable.eq(registers.cq_enable[0]),
             entry.base.eq(self._address(registers, "cq_base") >> 5),
             entry.size.eq(registers.cq_size),
-            rung.valid.eq(registers.rings & (doorbell[16:24] <= last)),
+            rung.valid.eq(paged | (registers.rings & self._has_queue(doorbell[16:24]))),
             rung.payload.consumer.eq(doorbell[:16]),
             rung.payload.queue.eq(doorbell[16:24]),
             rung.payload.arm.eq(doorbell[31]),
@@ -413,9 +456,9 @@ class Control(wiring.Component):
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
-    def _payloads(self, registers):
+    def _payloads(self, registers, doorbell):
         """Yields the assignments of doorbells, of releases, and of segments to be sent again."""
-        doorbell, released = registers.send_doorbell, registers.send_released
+        released = registers.send_released
         entry = registers.repeat_entry
         for port, fields in (
             ("doorbell", {"stream": doorbell[16:], "producer": doorbell}),
@@ -431,9 +474,17 @@ class Control(wiring.Component):
             for name, value in fields.items():
                 yield getattr(self.send, port).payload[name].eq(value)
 
-    def _send(self, m, registers):
-        """Connects the sending halves of streams, and the counters of FPDUs."""
+    def _send(self, m, registers, paged):
+        """Connects the sending halves of streams, and the counters of FPDUs.
+
+        ``paged``: ``registers.word`` is a doorbell that came through a page.
+        """
         send, number = self.send, registers.send_stream
+        # A doorbell that waits keeps its word, because no register is written until it was taken.
+        doorbell, through = Signal(32), Signal()
+        with m.If(registers.send_rings | paged):
+            m.d.sync += through.eq(paged)
+        m.d.comb += doorbell.eq(Mux(through, registers.word, registers.send_doorbell))
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
         has_path = self._paths(m, registers)
@@ -448,7 +499,8 @@ class Control(wiring.Component):
             (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
-            (registers.send_rings, "doorbell", self._known(registers.send_doorbell[16:])),
+            (registers.send_rings | paged, "doorbell",
+             paged | self._known(registers.send_doorbell[16:])),
             (registers.send_releases, "released", self._known(registers.send_released[16:31])),
             (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
@@ -482,7 +534,7 @@ class Control(wiring.Component):
             send.bind.payload.queue.eq(Mux(
                 has_cq, registers.send_ring_size[16:24], queues_of(self.config) - 1)),
             send.bind.payload.repeats.eq(registers.send_ring_size[24]),
-            *self._payloads(registers),
+            *self._payloads(registers, doorbell),
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),

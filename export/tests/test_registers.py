@@ -98,6 +98,7 @@ def test_the_header_says_what_the_map_does(
     config: RnicConfig, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     facts = [f"RNIC_SIZE == {1 << regs.ADDRESS_BITS}"]
+    facts += [f"RNIC_PAGES == {regs.PAGES}", f"RNIC_PAGE_SIZE == {regs.PAGE_SIZE}"]
     facts += [f"RNIC_{name}_VALUE == {value}u" for name, value in CONSTANTS.items()]
     for register in expected(config):
         facts.append(f"RNIC_{register.name} == {register.address}")

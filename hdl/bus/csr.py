@@ -17,7 +17,9 @@ class Registers(wiring.Component):
     Latency: a write's response comes 5 cycles after address and data, a read's data 5 cycles after
     the address. Throughput: one access at a time. Reset: registers are 0.
     Errors: DECERR for an address without a register, SLVERR for a write to a read-only register;
-    neither access has an effect.
+    neither access has an effect. An access to a doorbell page takes as many cycles as one to a
+    register, whatever it is, and its response is OKAY; so a flood of them keeps any other access
+    waiting for one access, as a flood of writes to a register does.
 
     Parameters
     ----------
@@ -26,7 +28,7 @@ class Registers(wiring.Component):
 
     Members
     -------
-    bus : In(AxiLite(12))
+    bus : In(AxiLite(17))
     hold : In(1)
         While high, no write begins, so that registers keep their values.
     octets_read : Out(1)
@@ -35,6 +37,11 @@ class Registers(wiring.Component):
         High for one cycle when CQ_DOORBELL has been written.
     send_rings, send_releases : Out(1)
         With ``transmit`` only: the same of SEND_DOORBELL and SEND_RELEASED.
+    page : Out(5)
+        Page of the write that is being decoded. Without a doorbell page it is 0.
+    word, page_rings, page_strays : Out(32), Out(1) for each of DOORBELLS, Out(1)
+        A doorbell was written to a page, with this value; a page was written with no effect. The
+        two are high for one cycle, 3 cycles after address and data came, as is ``rings``.
     A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
@@ -43,7 +50,8 @@ class Registers(wiring.Component):
         self.registers = regs.registers_of(sctp=sctp, transmit=transmit, responder=responder)
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
-            "rings": Out(1),
+            "rings": Out(1), "page": Out(regs.PAGE_BITS), "word": Out(32),
+            "page_rings": Out(len(regs.DOORBELLS)), "page_strays": Out(1),
             **({"send_rings": Out(1), "send_releases": Out(1)} if transmit else {})}
         for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
@@ -67,6 +75,7 @@ class Registers(wiring.Component):
         answers = Signal()
         allowed = _some(m, ports, writing, write_hit, "allowed", "rw", "wo")
         refused = _some(m, ports, writing, write_hit, "refused", "ro")
+        paged = self._write_page(m, free, writing)
         m.d.sync += [
             begins.eq(0),
             writing.eq(begins),
@@ -88,7 +97,8 @@ class Registers(wiring.Component):
             m.d.sync += [
                 bus.b.valid.eq(1),
                 bus.b.payload.resp.eq(Mux(
-                    allowed, Response.OKAY, Mux(refused, Response.SLVERR, Response.DECERR))),
+                    allowed | paged, Response.OKAY,
+                    Mux(refused, Response.SLVERR, Response.DECERR))),
             ]
         with m.If(bus.aw.valid & bus.w.valid & free & ~self.hold):
             m.d.sync += [begins.eq(1), free.eq(0)]
@@ -103,19 +113,41 @@ class Registers(wiring.Component):
                                     bus.w.payload.data.word_select(lane, 8)
                                 )
 
+    def _write_page(self, m, free, writing):
+        """Decodes a write to a doorbell page; returns whether the write being answered is one."""
+        bus = self.bus
+        address, word = bus.aw.payload.addr, bus.w.payload
+        paged, near, hits = Signal(), Signal(len(regs.DOORBELLS)), Signal(len(regs.DOORBELLS))
+        doorbells = [register for register in self.registers if register.name in regs.DOORBELLS]
+        with m.If(free):
+            m.d.sync += [
+                paged.eq(_paged(address)),
+                self.page.eq(Mux(_paged(address), address[12:], 0)),
+                *(near[regs.DOORBELLS.index(register.name)].eq(
+                    address[2:12] == register.address >> 2) for register in doorbells),
+            ]
+        m.d.sync += [
+            hits.eq(near & (paged & word.strb.all()).replicate(len(near))),
+            self.page_rings.eq(hits & writing.replicate(len(hits))),
+            self.page_strays.eq(writing & paged & ~hits.any()),
+        ]
+        with m.If(writing):
+            m.d.sync += self.word.eq(word.data)
+        return paged
+
     def _read(self, m, ports):
         """Adds the read channels: decode, gather in groups of four, gather all."""
         bus = self.bus
         # ``reading`` is to reads what ``free`` is to writes.
         step = Signal(3)
-        reading = Signal()
+        reading, paged = Signal(), Signal()
         read_hit = _select(m, ports, ~reading, bus.ar.payload.addr, "read")
         found = _some(m, ports, step[1], read_hit, "found", "ro", "rw", "wo")
         groups = []
         m.d.sync += step.eq(Cat(bus.ar.valid & ~reading, step))
         m.d.comb += bus.ar.ready.eq(~reading)
         with m.If(~reading):
-            m.d.sync += reading.eq(bus.ar.valid)
+            m.d.sync += [reading.eq(bus.ar.valid), paged.eq(_paged(bus.ar.payload.addr))]
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
             with m.If(step[1]):
@@ -135,13 +167,18 @@ class Registers(wiring.Component):
             m.d.sync += [
                 bus.r.valid.eq(1),
                 bus.r.payload.data.eq(any_of(groups)),
-                bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
+                bus.r.payload.resp.eq(Mux(found | paged, Response.OKAY, Response.DECERR)),
             ]
         m.d.comb += self.octets_read.eq(step[1] & read_hit[self._place("PLACED_OCTETS_LO")])
 
     def _place(self, name):
         """Returns the position of a register among the hits."""
         return [register.name for register in self.registers].index(name)
+
+
+def _paged(address):
+    """Returns whether an address is in one of the 16 doorbell pages after the registers."""
+    return address[12:16].any() ^ address[16]
 
 
 def _select(m, ports, waits, address, name):

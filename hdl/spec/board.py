@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 ID = 0x52_42_52_44  #: "RBRD"
-VERSION = 0x0001_0001  #: major in the upper half, minor in the lower
+VERSION = 0x0002_0000  #: major in the upper half, minor in the lower
 IDENTIFIER = 0x800  #: octet address of its first word, in the window BOARD
 IDENTIFIER_WORDS = 256
 NOTHING = 0xFFFF_FFFF  #: the value of a read from an address where there is nothing
@@ -71,12 +71,12 @@ class Window:
     doc: str
 
 
-RNIC = Window("RNIC", 0x0000_0000, 0x1000, "Registers of the RNIC.")
+RNIC = Window("RNIC", 0x0002_0000, 0x2_0000, "Registers and doorbell pages of the RNIC.")
 BOARD = Window("BOARD", 0x0000_1000, 0x1000, "Registers of the board.")
 MEMORY = Window("MEMORY", 0x1000_0000, 0x0100_0000, "Placement memory.")
 RECEIVED = Window("RECEIVED", 0x2000_0000, 0x800, "A packet of the exception stream; read only.")
 TRANSMIT = Window("TRANSMIT", 0x3000_0000, 0x800, "A frame that is to be sent; write only.")
-WINDOWS = (RNIC, BOARD, MEMORY, RECEIVED, TRANSMIT)
+WINDOWS = (BOARD, RNIC, MEMORY, RECEIVED, TRANSMIT)
 
 #: The registers of every board, at octet addresses in the window ``BOARD``.
 REGISTERS = (

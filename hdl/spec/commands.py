@@ -18,10 +18,16 @@ _HALF = 0xFFFFFFFF
 
 
 class Write(NamedTuple):
-    """Write ``value`` to the register of this name."""
+    """Write ``value`` to the register of this name; a doorbell, in a doorbell page if not 0."""
 
     register: str
     value: int
+    page: int = 0
+
+    @property
+    def address(self) -> int:
+        """The octet address to be written."""
+        return regs.doorbell(self.register, self.page)
 
 
 class Wait(NamedTuple):
@@ -30,6 +36,11 @@ class Wait(NamedTuple):
     register: str
     mask: int
     value: int
+
+    @property
+    def address(self) -> int:
+        """The octet address to be read."""
+        return regs.address(self.register)
 
 
 #: Ends :func:`set_stream`: from then on ``STATUS.uncleared`` shows its outcome.
@@ -232,23 +243,27 @@ def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
 
 
 def set_send_ring(
-    stream: int, address: int, size: int, *, cq: int = 0, repeats: bool = False
+    stream: int, address: int, size: int, *, cq: int = 0, repeats: bool = False, page: int = 0
 ) -> tuple[Write, ...]:
     """Gives a stream a send ring of 2 to the power of ``size`` entries.
 
     Messages that it sends complete in the queue ``cq``; with ``repeats``, once they are released.
+    The stream's doorbell is in the doorbell page ``page`` too, unless that is 0.
     """
-    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq, repeats=repeats)
+    ring = regs.pack("SEND_RING_SIZE", size=size, open=1, cq=cq, repeats=repeats, page=page)
     return (
         Write("SEND_STREAM", stream),
         *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),
     )
 
 
-def ring_send(stream: int, producer: int) -> tuple[Write, ...]:
-    """Gives the device the entries of a stream's ring before the index ``producer``."""
+def ring_send(stream: int, producer: int, *, page: int = 0) -> tuple[Write, ...]:
+    """Gives the device the entries of a stream's ring before the index ``producer``.
+
+    The doorbell is that of the doorbell page ``page``, or with 0 the register.
+    """
     doorbell = regs.pack("SEND_DOORBELL", stream=stream, producer=producer & 0xFFFF)
-    return (Write("SEND_DOORBELL", doorbell),)
+    return (Write("SEND_DOORBELL", doorbell, page),)
 
 
 def release(stream: int, index: int, *, signaled: bool = True) -> tuple[Write, ...]:
@@ -313,14 +328,15 @@ def mask_interrupts(*, event: bool = False, completion: bool = False) -> tuple[W
 
 
 def set_cq(
-    address: int, size: int, *, queue: int = 0, coalesce: int = 1, timeout: int = 0
+    address: int, size: int, *, queue: int = 0, coalesce: int = 1, timeout: int = 0, page: int = 0
 ) -> tuple[Write | Wait, ...]:
     """Enables a completion queue of 2 to the power of ``size`` entries, and waits until it has
-    room.
+    room. The queue's doorbell is in the doorbell page ``page`` too, unless that is 0.
     """
+    enable = regs.pack("CQ_ENABLE", enable=1, page=page)
     return (
         *moderate(coalesce, timeout, queue=queue),
-        *_write("CQ", BASE=address, SIZE=size, ENABLE=1, COMMIT=1),
+        *_write("CQ", BASE=address, SIZE=size, ENABLE=enable, COMMIT=1),
         RESTARTED,
     )
 
@@ -330,10 +346,15 @@ def disable_cq(queue: int = 0) -> tuple[Write | Wait, ...]:
     return (*_write("CQ", INDEX=queue, ENABLE=0, COMMIT=1), RESTARTED)
 
 
-def take(consumer: int, *, queue: int = 0, arm: bool = False) -> tuple[Write, ...]:
-    """Gives back the entries before ``consumer``; with ``arm``, others may interrupt."""
+def take(
+    consumer: int, *, queue: int = 0, arm: bool = False, page: int = 0
+) -> tuple[Write, ...]:
+    """Gives back the entries before ``consumer``; with ``arm``, others may interrupt.
+
+    ``page`` is as in :func:`ring_send`.
+    """
     doorbell = regs.pack("CQ_DOORBELL", consumer=consumer & 0xFFFF, queue=queue, arm=arm)
-    return (Write("CQ_DOORBELL", doorbell),)
+    return (Write("CQ_DOORBELL", doorbell, page),)
 
 
 # -- SCTP -----------------------------------------------------------------------------------------

@@ -22,6 +22,14 @@ for each purpose:
   the registers of the ring, then ``CQ_COMMIT``, which restarts the queue; once
   ``CQ_STATE.restarting`` reads 0, the device writes to the new ring, and to the old one no more.
   After the host has taken completions, it writes ``CQ_DOORBELL``, which needs no other register.
+* Doorbell pages: 16 pages of 4 KiB follow the registers, see :func:`doorbell`. A client that can
+  write nothing but a page rings the streams and the queues of that page, and reaches nothing else:
+  ``SEND_RING_SIZE.page`` and ``CQ_ENABLE.page`` name the page of a stream and of a queue, and 0
+  stands for none. In a page, ``SEND_DOORBELL`` and ``CQ_DOORBELL`` have the offsets and the fields
+  that they have among the registers. A write of all four octets to one of them rings, if the page
+  is that of the stream or queue. Every other write to a page has no effect, and is counted in
+  ``DOORBELLS_IGNORED``; every read of a page returns 0. A page answers each access with OKAY, so
+  that no client causes an error on the bus.
 
 The registers from ``ASSOC_SRC0`` to ``CHUNKS_REFUSED`` exist only with SCTP; the ``CAP_*``
 registers before them are 0 without it:
@@ -72,8 +80,15 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0003_0002  #: major in the upper half, minor in the lower
-ADDRESS_BITS = 12
+VERSION = 0x0003_0003  #: major in the upper half, minor in the lower
+#: Doorbell pages, with the numbers from 1 on. Page 0 has the registers.
+PAGES = 16
+PAGE_SIZE = 4096  #: octets of a page
+PAGE_BITS = 5  #: of a page's number
+ADDRESS_BITS = 17
+#: The registers of a doorbell page, where they are in page 0. Only a device that sends has the
+#: first.
+DOORBELLS = ("SEND_DOORBELL", "CQ_DOORBELL")
 _SENDING = 0x240  #: the first register of a device that sends
 _RESPONDING = 0x294  #: the first register of a device that answers RDMA Reads
 _REPEATING = 0x2C0  #: the first register after those
@@ -168,6 +183,7 @@ REGISTERS = (
         "Free entries that the queue of SCTP's owner must have for a frame to be taken; the queue"
         " needs more. 0 in a device without SCTP.",
     ),
+    Register("CAP_DOORBELLS", 0x034, "ro", "Doorbell pages, with the numbers from 1 on."),
     Register(
         "STATUS",
         0x018,
@@ -327,6 +343,13 @@ REGISTERS = (
     Register(
         "EXCEPTIONS_DROPPED", 0x120, "ro", "FPDUs for which the exception stream had no room."
     ),
+    Register(
+        "DOORBELLS_IGNORED",
+        0x124,
+        "ro",
+        "Writes to doorbell pages that had no effect: to a stream or queue of another page, or"
+        " that does not exist; to an offset without a doorbell; of fewer than four octets.",
+    ),
     Register("CQ_BASE_LO", 0x140, "rw", "Host address of a completion queue's ring, lower half."),
     Register(
         "CQ_BASE_HI",
@@ -335,7 +358,16 @@ REGISTERS = (
         "Host address of the ring, upper half. It is a multiple of 32 octets.",
     ),
     Register("CQ_SIZE", 0x148, "rw", "Base-2 logarithm of the ring's number of entries, 1 to 15."),
-    Register("CQ_ENABLE", 0x14C, "rw", "1: the device writes completions."),
+    Register(
+        "CQ_ENABLE",
+        0x14C,
+        "rw",
+        "Whether the queue is in use.",
+        (
+            _f("enable", 0, 1, "1: the device writes completions."),
+            _f("page", 8, PAGE_BITS, "The doorbell page of the queue; 0: none."),
+        ),
+    ),
     Register(
         "CQ_DOORBELL",
         0x150,
@@ -618,6 +650,7 @@ REGISTERS = (
             _f("open", 8, 1, "1: the device reads the ring."),
             _f("cq", 16, 8, "The completion queue for messages that the stream sends."),
             _f("repeats", 24, 1, "1: the LLP keeps no copy, and messages end by SEND_RELEASED."),
+            _f("page", 25, PAGE_BITS, "The doorbell page of the stream; 0: none."),
         ),
     ),
     Register(
@@ -860,6 +893,21 @@ BY_NAME = {register.name: register for register in REGISTERS}
 def address(name: str) -> int:
     """Returns the octet address of a register."""
     return BY_NAME[name].address
+
+
+def doorbell(name: str, page: int) -> int:
+    """Returns the octet address of a doorbell in a page, or with page 0 among the registers.
+
+    Raises
+    ------
+    ValueError
+        There is no such page, or the register is not in it.
+    """
+    if not 0 <= page <= PAGES:
+        raise ValueError(f"a doorbell page must be from 0 to {PAGES}, not {page!r}")
+    if page and name not in DOORBELLS:
+        raise ValueError(f"a doorbell page has {' and '.join(DOORBELLS)}, not {name!r}")
+    return page * PAGE_SIZE + address(name)
 
 
 def pack(name: str, **values: int) -> int:

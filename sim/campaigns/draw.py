@@ -1061,7 +1061,7 @@ class _Draw:
             "CAP_STAGS": config.stags, "CAP_STREAMS": config.streams,
             "CAP_BUFFER": config.buffer_octets, "CAP_PAGES": config.pages,
             "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
-            "CAP_CQS": config.completion_queues,
+            "CAP_CQS": config.completion_queues, "CAP_DOORBELLS": regs.PAGES,
         }  # fmt: skip
         for each in self._there():
             if each.access != "ro" and each.name not in _UNKNOWN:
@@ -1120,7 +1120,7 @@ class _Draw:
                 value = rng.getrandbits(32)
                 host.refused(WriteRegister(regs.address(name), value, response=_READ_ONLY))
             else:
-                address = rng.choice([*addresses]) ^ 1 << rng.randrange(2, regs.ADDRESS_BITS)
+                address = rng.choice([*addresses]) ^ rng.choice([1 << bit for bit in range(2, 12)])
                 if address in addresses:
                     continue
                 value = rng.getrandbits(32)

@@ -182,9 +182,9 @@ Operation = (
 def operations_of(command: Iterable[Write | WaitFor]) -> list[WriteRegister | Poll]:
     """Returns the operations that carry a command out."""
     return [
-        WriteRegister(regs.address(step.register), step.value)
+        WriteRegister(step.address, step.value)
         if isinstance(step, Write)
-        else Poll(regs.address(step.register), step.mask, step.value)
+        else Poll(step.address, step.mask, step.value)
         for step in command
     ]
 

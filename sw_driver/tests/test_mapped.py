@@ -29,7 +29,7 @@ PAGE = mmap.PAGESIZE
 def registers(tmp_path: Path) -> Path:
     """A BAR with the registers of a device at 0x2000."""
     path = tmp_path / "resource0"
-    octets = bytearray(0x4000)
+    octets = bytearray(0x2000 + (1 << regs.ADDRESS_BITS))
     for address, value in Constants().values.items():
         octets[0x2000 + address : 0x2004 + address] = struct.pack("<I", value)
     path.write_bytes(octets)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from ddp_rnic.hdl.spec import board as layout
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
@@ -204,7 +205,7 @@ def test_a_board_that_falls_silent_is_reported_in_time(board: VirtualBoard) -> N
     with UartTransport(board.port) as transport:
         board.answers = lambda answer: b""
         begun = time.monotonic()
-        with pytest.raises(TransportTimeout, match="does not answer at 0x0000001c: check power"):
+        with pytest.raises(TransportTimeout, match="does not answer at 0x0002001c: check power"):
             transport.read(SCRATCH)
         assert time.monotonic() - begun < 3
         board.answers = bytes
@@ -215,7 +216,7 @@ def test_a_board_that_falls_silent_is_reported_in_time(board: VirtualBoard) -> N
     ("registers", "message"),
     [
         ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff, not 0x52425244: check port, baud rate"),
-        ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.1: update the older one"),
+        ({"VERSION": 0x00010001}, r"map is 1\.1, the driver's is 2\.0: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],
 )
@@ -256,7 +257,7 @@ def test_a_revocation_that_may_be_lost_is_not_taken_for_done(board: VirtualBoard
     with UartTransport(board.port) as transport, Device(transport).open(completions=2) as context:
         array = bytearray(10)
         region = PD(context).register(array)
-        revoke = (regs.address("REVOKE_STAG") >> 2).to_bytes(4, "big")
+        revoke = (layout.RNIC.address + regs.address("REVOKE_STAG") >> 2).to_bytes(4, "big")
         board.commands = lambda octets: octets[:-1] if octets[2:6] == revoke else octets
         with pytest.raises(TransportError, match="and perhaps the last command"):
             region.revoke()

@@ -156,12 +156,12 @@ class VirtualBoard:
         return b""
 
     def _read(self, address: int) -> int:
-        at = address - board.MEMORY.address
+        at, of_rnic = address - board.MEMORY.address, address - board.RNIC.address
         if 0 <= at < len(self.memory):
             return int.from_bytes(self.memory[at : at + 4], "little")
-        if address < board.RNIC.size:
+        if 0 <= of_rnic < board.RNIC.size:
             try:
-                return self._sim.read(address)
+                return self._sim.read(of_rnic)
             except TransportError:
                 return board.NOTHING
         at = address - board.RECEIVED.address
@@ -207,12 +207,12 @@ class VirtualBoard:
                 self._diverted.append(ExceptionPacket(0, 0, event.octets, Diversion.FRAME))
 
     def _write(self, address: int, word: int) -> None:
-        at = address - board.MEMORY.address
+        at, of_rnic = address - board.MEMORY.address, address - board.RNIC.address
         if 0 <= at < len(self.memory):
             self.memory[at : at + 4] = word.to_bytes(4, "little")
-        elif address < board.RNIC.size:
+        elif 0 <= of_rnic < board.RNIC.size:
             try:
-                self._sim.write(address, word)
+                self._sim.write(of_rnic, word)
             except TransportError:
                 self.broken += 1
         elif 0 <= (at := address - board.TRANSMIT.address) < len(self._frame):

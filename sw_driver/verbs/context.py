@@ -127,9 +127,9 @@ class Registers:
         writes, written = [], self._written
         for step in command:
             if isinstance(step, Write):
-                name, value = step
+                name, value = step.register, step.value
                 if written.get(name) != value:
-                    writes.append((_ADDRESSES[name], value))
+                    writes.append((_ADDRESSES[name] + step.page * regs.PAGE_SIZE, value))
                     if name in _ARGUMENTS:
                         written[name] = value
         try:
@@ -485,7 +485,7 @@ class Context(Closing):
         value = 0
         for step in command:
             if isinstance(step, Write):
-                self.registers.write(step.register, step.value)
+                self.registers.start((step,))
             else:
                 value = finish(self.waiting(step, complaint))
         return value

@@ -37,14 +37,14 @@ ALL = {
 
 def test_an_stag_is_written_as_the_register_map_says() -> None:
     domain = commands.set_stag(0x123456_78, Access.REMOTE_READ, pd=9, **REGION)
-    assert dict(domain) == {
+    assert {step.register: step.value for step in domain} == {
         "STAG_INDEX": 0x123456, "STAG_FLAGS": 1 << 10 | 1 << 8 | 0x78, "STAG_OWNER": 9,
         "STAG_TO_LO": 2, "STAG_TO_HI": 1, "STAG_LEN_LO": 4, "STAG_LEN_HI": 3, "STAG_ADDR_LO": 6,
         "STAG_ADDR_HI": 5, "STAG_PAGES": 7, "STAG_COMMIT": 1,
     }  # fmt: skip
     bound = commands.set_stag(1, Access.REMOTE_WRITE, stream=4, **REGION)
-    assert dict(bound)["STAG_FLAGS"] == 1 << 11 | 1 << 9 | 1 << 8 | 1
-    assert dict(bound)["STAG_OWNER"] == 4
+    assert Write("STAG_FLAGS", 1 << 11 | 1 << 9 | 1 << 8 | 1) in bound
+    assert Write("STAG_OWNER", 4) in bound
 
 
 @pytest.mark.parametrize("owner", [{}, {"pd": 1, "stream": 1}])
@@ -71,6 +71,17 @@ def test_a_command_ends_with_its_effect_or_its_wait(name: str) -> None:
 
 def test_a_doorbell_is_one_write() -> None:
     assert ALL["take"] == (Write("CQ_DOORBELL", 1 << 31 | 3 << 16 | 0x2345),)
+
+
+def test_a_doorbell_of_a_page_is_where_the_register_is_in_page_0() -> None:
+    (step,) = commands.ring_send(5, 0x1_0007, page=16)
+    assert (step.value, step.address) == (5 << 16 | 7, 0x10000 + regs.address("SEND_DOORBELL"))
+    assert commands.take(1, page=2)[0].address == 0x2000 + regs.address("CQ_DOORBELL")
+    assert commands.ring_send(5, 7)[0].address == regs.address("SEND_DOORBELL")
+    with pytest.raises(ValueError, match="a doorbell page must be from 0 to 16, not 17"):
+        regs.doorbell("SEND_DOORBELL", 17)
+    with pytest.raises(ValueError, match="a doorbell page has SEND_DOORBELL and CQ_DOORBELL, not"):
+        regs.doorbell("STAG_COMMIT", 1)
 
 
 @given(st.data())

@@ -57,10 +57,10 @@ _PORTS = f"""
     input clk; input rst; input [D:0] s_axis_tdata; input [K:0] s_axis_tkeep; input s_axis_tvalid;
     output s_axis_tready; input s_axis_tlast; input [15:0] s_axis_tid; input [32:0] s_axis_tuser;
     {_WRITE_PORT.format("m_axi")} {_WRITE_PORT.format("m_axi_cq")}
-    input [11:0] s_axil_awaddr; input [2:0] s_axil_awprot;
+    input [16:0] s_axil_awaddr; input [2:0] s_axil_awprot;
     input s_axil_awvalid; output s_axil_awready; input [31:0] s_axil_wdata;
     input [3:0] s_axil_wstrb; input s_axil_wvalid; output s_axil_wready; output [1:0] s_axil_bresp;
-    output s_axil_bvalid; input s_axil_bready; input [11:0] s_axil_araddr;
+    output s_axil_bvalid; input s_axil_bready; input [16:0] s_axil_araddr;
     input [2:0] s_axil_arprot; input s_axil_arvalid; output s_axil_arready;
     output [31:0] s_axil_rdata; output [1:0] s_axil_rresp; output s_axil_rvalid;
     input s_axil_rready; output [D:0] m_axis_exc_tdata; output [K:0] m_axis_exc_tkeep;
@@ -85,7 +85,7 @@ _BODY = """
   reg [15:0] age;
   reg written, read, announced, told;
   reg [2:0] beat;
-  reg [11:0] asked;
+  reg [16:0] asked;
   reg [5:0] revoking;
   reg [7:0] events;
   reg [11:0] mark;

@@ -561,6 +561,8 @@ module tb_rnic;
 
 `ifdef RNIC_MPA
     // COMMANDS MPA_STREAM
+`endif
+
 `ifdef RNIC_TRANSMIT
     // What the device sends leaves while it receives.
     expect_register("CAP_SENDS", CAP_SENDS, SENDS);
@@ -574,6 +576,8 @@ module tb_rnic;
     // COMMANDS SENDER_2
     // COMMANDS DOORBELLS
 `endif
+
+`ifdef RNIC_MPA
     send_fpdu(MPA_WRITE_1, MPA_WRITE_1_OCTETS);
     send_fpdu(MPA_WRITE_2, MPA_WRITE_2_OCTETS);
     send_fpdu(MPA_SEND, MPA_SEND_OCTETS);

@@ -10,7 +10,7 @@ from ..ddp.segment import IN_FLIGHT
 from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed
-from ..spec.sctp import Diversion, Function
+from ..spec.sctp import FUNCTION, MOST_PRIVATE, Diversion, Function
 from .order import Order
 from .receiver import Fate, SctpItem
 from .session import Answer, Command, Message, Session, SessionEvent
@@ -18,8 +18,6 @@ from .walker import Kind
 
 __all__ = ["Admission"]
 
-#: Octets of the Function Code and, at most, of Private Data (RFC 5043 section 5.2.3).
-_FUNCTION, _LONGEST_DATA = 2, 512
 #: Octets before a frame in the packet buffer.
 _LEAD = 2
 
@@ -149,8 +147,8 @@ class Admission(wiring.Component):
         m.d.sync += [
             valid.eq(Cat(self.items.valid
                          & ((item.fate == Fate.TAKEN) | (item.kind == Kind.FRAME)), valid)),
-            bare.eq(body == _FUNCTION),
-            fits.eq((body >= _FUNCTION) & (body <= _FUNCTION + _LONGEST_DATA)),
+            bare.eq(body == FUNCTION),
+            fits.eq((body >= FUNCTION) & (body <= FUNCTION + MOST_PRIVATE)),
             known.eq(~octet[2].any() & (octet[3] >= Function.INITIATE)
                      & (octet[3] <= Function.TERMINATE)),
             words.eq(item.payload - item.start),

@@ -148,9 +148,9 @@ def test_every_frame_is_scapys(width, stall, idle):
     rng, associations = _associations(width)
     octets = width // 8
     lengths = [*range(2, 2 * octets + 6), 1440, 9000 - 30, *(
-        rng.randrange(2, 300) for _ in range(40))]  # fmt: skip
+        rng.randrange(2, 300) for _ in range(20))]  # fmt: skip
     if not stall:
-        lengths += [LONGEST_BODY, LONGEST_BODY]
+        lengths.append(LONGEST_BODY)
     rng.shuffle(lengths)
     chunks = [
         Sent(rng, rng.choice(associations), length, again=rng.random() < 0.2)
@@ -162,12 +162,12 @@ def test_every_frame_is_scapys(width, stall, idle):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("number", range(ASSOCIATIONS))
+@pytest.mark.parametrize("number", [0, 3])
 def test_a_frame_takes_its_beats(width, number):
     """A frame that does not begin at the first lane of a row takes one cycle more."""
     rng, associations = _associations(width)
     association, octets = associations[number], width // 8
-    for length in (18, 100, 1440):
+    for length in (18, 100):
         association.first_tsn = association.tsn
         chunks = [Sent(rng, association, length) for _ in range(24)]
         _, left = frame_all(width, [association], chunks)

@@ -302,6 +302,21 @@ def test_a_chunk_leaves_again_with_its_tsn_and_its_ddp_ssn(width: int) -> None:
     assert found == [(TSNS[0] + k) % (1 << 32) for k in range(10)]
 
 
+@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("number", [0, 5])
+def test_a_frame_takes_its_beats_on_the_port(width: int, number: int) -> None:
+    """Budget: as many cycles as the frame has beats, and one more if it does not begin with the
+    first lane of a row. The bus also reads the ring: 1 % are for that.
+    """
+    device, path, octets = Device(width), example_path(number), width // 8
+    device.do(commands.set_path(0, path, tsn=0), commands.set_mulpdu(1, 994))
+    device.post(1, write(length=49_000))
+    frames = device.run().frames
+    assert len(frames) == 50
+    cycles = -(-len(frames[0].octets) // octets) + (4 * path.first % octets > 0)
+    assert frames[-1].last - frames[0].last <= 1.01 * 49 * cycles
+
+
 @pytest.mark.skipif(not TSHARK, reason="tshark is not installed")
 def test_wireshark_finds_no_error_in_the_frames(tmp_path: Path) -> None:
     """Over IPv4 and IPv6, in UDP and not, with VLAN tags and without; all checksums on."""

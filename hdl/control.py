@@ -548,20 +548,25 @@ class Control(wiring.Component):
                     found.answered)),
         ]
         if self.config.responder:
-            slots, ring = send.slots.payload, registers.response_slots
-            m.d.comb += [
-                slots.stream.eq(number),
-                slots.base.eq(self._address(registers, "response") >> 6),
-                slots.size.eq(ring),
-                slots.open.eq(ring[8]),
-                slots.ird.eq(ring[16:]),
-                slots.buffer.eq(registers.response_buffer),
-                slots.msn.eq(registers.response_msn),
-                registers.response_next.eq(send.next),
-                registers.response_asked.eq(send.asked),
-                registers.response_sequence.eq(found.sequence),
-            ]
+            self._answer(m, registers)
         self._count_sent(m, registers)
+
+    def _answer(self, m, registers):
+        """Connects the answers to Read Requests."""
+        send, number, found = self.send, registers.send_stream, self.send.state
+        slots, ring = send.slots.payload, registers.response_slots
+        m.d.comb += [
+            slots.stream.eq(number),
+            slots.base.eq(self._address(registers, "response") >> 6),
+            slots.size.eq(ring),
+            slots.open.eq(ring[8]),
+            slots.ird.eq(ring[16:]),
+            slots.buffer.eq(registers.response_buffer),
+            slots.msn.eq(registers.response_msn),
+            registers.response_next.eq(send.next),
+            registers.response_asked.eq(send.asked),
+            registers.response_sequence.eq(found.sequence),
+        ]
 
     def _count_sent(self, m, registers):
         """Connects the counters of segments."""

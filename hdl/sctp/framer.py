@@ -138,6 +138,13 @@ class _Plan(data.StructLayout):
             "count": range(octets + 1), "flush": 1})
 
 
+def _marked(m, cycles, mark):
+    """Returns ``mark`` as it was ``cycles`` ago, and 0 after a reset."""
+    marks = Signal(cycles, name="marks")
+    m.d.sync += marks.eq(Cat(mark, marks))
+    return marks[-1]
+
+
 def _turned(half):
     """Returns 16 bits with their octets in the other order."""
     return Cat(half[8:16], half[:8])
@@ -216,8 +223,8 @@ class TsnTurn(wiring.Component):
 class HalvesSum(wiring.Component):
     """Adds up the halves of packets, without carry (RFC 1071).
 
-    Latency: ``latency`` cycles from the last beat. Throughput: one beat per cycle. Reset: the next
-    beat begins a packet. Errors: none.
+    Latency: from the last beat 2 cycles at 64 bits, 3 at 128 and 256, 4 at 512. Throughput: one
+    beat per cycle. Reset: the next beat begins a packet. Errors: none.
 
     Members
     -------
@@ -231,14 +238,6 @@ class HalvesSum(wiring.Component):
             "valid": In(1), "last": In(1), "i": In(width),
             "o": Out(stream.Signature(32, always_ready=True))})
 
-    @property
-    def latency(self):
-        """Cycles from the last beat of a packet to its sum."""
-        levels, count = 0, self.width // 16
-        while count > 1:
-            levels, count = levels + 1, -(-count // 4)
-        return levels + 1
-
     def elaborate(self, platform):
         m = Module()
         parts = [self.i.word_select(k, 16) for k in range(self.width // 16)]
@@ -247,7 +246,7 @@ class HalvesSum(wiring.Component):
             groups = [parts[at:at + 4] for at in range(0, len(parts), 4)]
             parts = [Signal(len(parts[0]) + 2, name="part", reset_less=True) for _ in groups]
             m.d.sync += [part.eq(sum(group)) for part, group in zip(parts, groups, strict=True)]
-            valid, last = delayed(m, 1, valid, "valid"), delayed(m, 1, last, "last")
+            valid, last = _marked(m, 1, valid), delayed(m, 1, last, "last")
         total, first = Signal(32, reset_less=True), Signal(init=1)
         with m.If(valid):
             m.d.sync += [total.eq(parts[0] + Mux(first, 0, total)), first.eq(last)]
@@ -403,7 +402,7 @@ class PacketPlans(wiring.Component):
         udp = Signal(16)
         m.d.comb += udp.eq(~folded(udp_sum))
         m.d.sync += [
-            self.o.valid.eq(delayed(m, 5, self.valid, "valid")),
+            self.o.valid.eq(_marked(m, 5, self.valid)),
             plan.chunk.eq(chunks.o),
             plan.crc.eq(delayed(m, 4, crc, "crc")),
             plan.chunk_length.eq(delayed(m, 4, length, "length") + DATA_HEADER + SSN),
@@ -692,7 +691,7 @@ class ChunkFramer(wiring.Component):
             realign.lane.eq(output.lane),
             realign.i.eq(output.row),
             realign.valid.eq(output.valid),
-            queue.i.valid.eq(delayed(m, latency, output.valid & output.emits, "emits")),
+            queue.i.valid.eq(_marked(m, latency, output.valid & output.emits)),
             queue.i.payload.data.eq(realign.o),
             queue.i.payload.last.eq(delayed(m, latency, output.last, "last")),
             queue.i.payload.count.eq(delayed(m, latency, output.count, "count")),

@@ -5,7 +5,7 @@ and checksums.
 import random
 
 import pytest
-from amaranth.hdl import Value
+from amaranth.hdl import ResetInserter, Signal, Value
 from ddp_rnic.hdl.lib.testing import beats_of, decoded, numbered, octets_of, send, simulate
 from ddp_rnic.hdl.sctp.framer import ChunkFramer
 from ddp_rnic.hdl.spec.config import WIDTHS
@@ -175,3 +175,56 @@ def test_a_frame_takes_its_beats(width, number):
         bubble = 4 * association.path.first % octets > 0
         spent = left[-1] - left[-9]
         assert spent <= 8 * max(beats + bubble, 2)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
+    """A reset of one cycle, at any time of a packet."""
+    dut, reset, octets = ChunkFramer(width, ASSOCIATIONS), Signal(), width // 8
+    rng, associations = _associations(width)
+    association, left = associations[5], []
+    setting = association.setting
+
+    async def drive(ctx):
+        words = association.path.words.items()
+        await send(ctx, dut.word, [
+            {"association": 5, "at": at, "word": word} for at, word in words])  # fmt: skip
+        for until in range(1, 60, 7):
+            await send(ctx, dut.set, [setting])
+            association.tsn = setting["tsn"]
+            lost, whole = Sent(rng, association, 40), Sent(rng, association, 40)
+            beats = [*beats_of(lost.octets, octets)]
+            await send(ctx, dut.heads, [lost.head])
+            for _ in range(until):
+                beat = beats[0] if beats else None
+                ctx.set(dut.i.valid, beat is not None)
+                if beat is not None:
+                    ctx.set(dut.i.payload, beat)
+                _, _, ready = await ctx.tick().sample(dut.i.ready)
+                if beat is not None and ready:
+                    beats.pop(0)
+            ctx.set(dut.i.valid, 0)
+            ctx.set(reset, 1)
+            await ctx.tick()
+            ctx.set(reset, 0)
+            left.clear()
+            await ctx.tick().repeat(60)
+            assert not left
+            await send(ctx, dut.set, [setting])
+            await send(ctx, dut.heads, [whole.head])
+            await send(ctx, dut.i, beats_of(whole.octets, octets))
+            await ctx.tick().repeat(100)
+            frame = association.frame(
+                setting["tsn"], whole.head["sid"], 17 if whole.head["control"] else 16,
+                whole.head["ssn"].to_bytes(2, "big") + whole.octets,
+            )  # fmt: skip
+            assert b"".join(left) == frame
+
+    async def watch(ctx):
+        ctx.set(dut.o.ready, 1)
+        ticks = ctx.tick().sample(dut.o.valid, Value.cast(dut.o.payload))
+        async for _, _, valid, beat in ticks:
+            if valid:
+                left.append(octets_of(decoded(dut.o, beat).beat, octets))
+
+    simulate(ResetInserter(reset)(dut), drive, background=[watch], limit=20_000)

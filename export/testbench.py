@@ -27,10 +27,10 @@ from ..sim.model.ddp import DataSource, decode_segment
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import MpaSender
-from ..sim.model.path import example_path, frame_of
 from ..sim.model.sctp import DataChunk, Packet, Ppid
 from ..sim.model.send import SendQueue
 from ..sim.replay import load
+from ..sim.replay.paths import example_path, frame_of
 from .interface import ports
 from .registers import registers
 
@@ -186,8 +186,9 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
             yield f"`define RNIC_{part}"
     yield "// Addresses of registers, and values that they are set to."
     for register in registers(config):
-        # The text looks at CAP_SENDS only in a device that sends.
-        if register.name in words and (config.transmit or register.name != "CAP_SENDS"):
+        # The text looks at these only in a device that sends.
+        sends = register.name in ("CAP_SENDS", "DOORBELLS_IGNORED")
+        if register.name in words and (config.transmit or not sends):
             yield f"localparam [16:0] {register.name} = 17'h{register.address:05x};"
     for name, value in _values(config).items():
         yield f"localparam [31:0] {name} = 32'h{value:08x};"

@@ -80,7 +80,8 @@ class Rnic(wiring.Component):
 
     Latency: measured by ``rnic bench``. Throughput: a segment takes as many cycles as it has beats
     in the packet or on the bus, whichever is more. Reset: all streams are disabled and nothing is
-    in flight, if the reset lasts 32 cycles or more; table entries stay. Errors: reported as events, in the registers.
+    in flight, if the reset lasts 32 cycles or more; table entries stay. Errors: reported as
+    events, in the registers.
 
     Parameters
     ----------

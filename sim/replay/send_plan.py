@@ -27,9 +27,9 @@ from ..capture.streams import MARKER_SPACING, QUEUES, Arrival
 from ..engines.engine import Drain, Fpdu, Operation, Outcome, Store, operations_of
 from ..model.ddp import decode_segment
 from ..model.header import Header, UntaggedHeader
-from ..model.path import example_path, frame_of
 from ..model.sctp import DataChunk, Packet, Ppid
 from .differences import Difference
+from .paths import example_path, frame_of
 from .sending import REGION, Post, Sent, is_control
 
 __all__ = ["SendPlan", "send_plans"]

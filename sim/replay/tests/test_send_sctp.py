@@ -29,7 +29,6 @@ from ddp_rnic.sim.engines.engine import (
     Wait,
     operations_of,
 )
-from ddp_rnic.sim.model.path import example_path
 from ddp_rnic.sim.model.sctp import (
     DataChunk,
     Function,
@@ -41,6 +40,7 @@ from ddp_rnic.sim.model.sctp import (
     SessionControl,
 )
 from ddp_rnic.sim.model.tests.test_tshark import TSHARK, tshark
+from ddp_rnic.sim.replay.paths import example_path
 
 ENGINE = CompiledEngine()
 STALLS = Stalls(source=0.3, write=0.3, response=0.3, exceptions=0.4, response_latency=50, seed=3)

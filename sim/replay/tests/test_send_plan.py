@@ -76,7 +76,7 @@ def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> N
 @pytest.mark.skipif(not KERNELS_SCTP, reason="needs the captures of real stacks beside the project")
 @pytest.mark.parametrize(
     "width",
-    [pytest.param(width, marks=() if width in ORDINARY else pytest.mark.long) for width in WIDTHS],
+    [pytest.param(width, marks=() if width == 64 else pytest.mark.long) for width in WIDTHS],
 )
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_over_sctp_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:

@@ -44,7 +44,8 @@ from ddp_rnic.sim.replay.paths import example_path
 
 ENGINE = CompiledEngine()
 STALLS = Stalls(source=0.3, write=0.3, response=0.3, exceptions=0.4, response_latency=50, seed=3)
-ORDINARY = (64, 512)
+#: The simulator of 512 bits takes two minutes to build.
+ORDINARY = (64, pytest.param(512, marks=pytest.mark.long))
 SIZE, STAG, OTHER = 1 << 16, 0x1205, 0x3407
 RINGS, ENTRIES = 2 * SIZE, 8
 #: The streams of the tests: their association and their SCTP stream.

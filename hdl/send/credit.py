@@ -77,6 +77,8 @@ class CreditAccounts(wiring.Component):
     Parameters
     ----------
     streams : int
+    chunks : bool
+        Streams may send over SCTP, and have credit for chunks.
 
     Members
     -------
@@ -96,8 +98,8 @@ class CreditAccounts(wiring.Component):
         cycles after it begins or later, and its end 1 cycle.
     """
 
-    def __init__(self, streams):
-        self.streams = streams
+    def __init__(self, streams, *, chunks=False):
+        self.streams, self.chunks = streams, chunks
         super().__init__({
             "set": In(stream.Signature(CreditStart(streams))),
             "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
@@ -135,7 +137,8 @@ class CreditAccounts(wiring.Component):
             limits.write.payload.data.eq(self.limits.payload.limit),
             turns.i.valid.eq(came[2]),
             found.stream.eq(number),
-            found.words.eq(Mux(left[-1], 0, Mux(position.sctp, left, left[2:]))),
+            found.words.eq(Mux(
+                left[-1], 0, Mux(position.sctp & self.chunks, left, left[2:]))),
             found.position.eq(position),
             found.failed.eq(failed),
             self.there.eq(turns.o.valid),
@@ -143,7 +146,7 @@ class CreditAccounts(wiring.Component):
             self.limited.eq(turns.o.payload.position.limited),
             self.failed.eq(turns.o.payload.failed),
             self.markers.eq(turns.o.payload.position.markers),
-            self.sctp.eq(turns.o.payload.position.sctp),
+            self.sctp.eq(turns.o.payload.position.sctp & self.chunks),
             turns.o.ready.eq(self.begins),
             size.octets.eq(self.octets),
         ]
@@ -164,8 +167,8 @@ class CreditAccounts(wiring.Component):
         ]
         with m.If(cuts):
             m.d.comb += [
-                becomes.sequence.eq(
-                    now.position.sequence + Mux(now.position.sctp, 1, size.words << 2)),
+                becomes.sequence.eq(now.position.sequence + Mux(
+                    now.position.sctp & self.chunks, 1, size.words << 2)),
                 becomes.after.eq(size.then),
             ]
         m.d.sync += [running.eq(now), running.position.eq(becomes), saved.eq(ends)]

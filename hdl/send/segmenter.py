@@ -145,10 +145,10 @@ class TurnResult(data.StructLayout):
             "over": range(QUANTUM), "again": 1, "response": 1})
 
 
-def _header_octets(message):
+def _header_octets(message, sctp):
     """Returns the octets before the payload of a message's segments."""
     return Mux(
-        message.control, FUNCTION, Mux(message.tagged, TAGGED_HEADER, UNTAGGED_HEADER))
+        message.control & sctp, FUNCTION, Mux(message.tagged, TAGGED_HEADER, UNTAGGED_HEADER))
 
 
 class Preparation(wiring.Component):
@@ -163,8 +163,8 @@ class Preparation(wiring.Component):
     o : Out(stream.Signature(_Prepared(streams)))
     """
 
-    def __init__(self, streams):
-        self.streams = streams
+    def __init__(self, streams, *, sctp=False):
+        self.streams, self.sctp = streams, sctp
         super().__init__({
             "i": In(stream.Signature(SendMessage(streams))),
             "o": Out(stream.Signature(_Prepared(streams))),
@@ -195,7 +195,7 @@ class Preparation(wiring.Component):
             done.eq(begun),
             stages[1].eq(stages[0]),
             stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
-            stages[1].left.eq(stages[0].left + _header_octets(stages[0])),
+            stages[1].left.eq(stages[0].left + _header_octets(stages[0], self.sctp)),
             stages[1].done.eq(done),
         ]
         m.d.comb += [queue.i.valid.eq(valid[1]), queue.i.payload.eq(stages[1])]
@@ -235,6 +235,8 @@ class Cutter(wiring.Component):
     Parameters
     ----------
     width, streams : int
+    sctp : bool
+        Streams may send over SCTP.
 
     Members
     -------
@@ -257,8 +259,8 @@ class Cutter(wiring.Component):
         Look-up of a segment that is sent again, answered in the same cycle.
     """
 
-    def __init__(self, width, streams):
-        self.width, self.streams = width, streams
+    def __init__(self, width, streams, *, sctp=False):
+        self.width, self.streams, self.sctp = width, streams, sctp
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
@@ -287,7 +289,7 @@ class Cutter(wiring.Component):
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
         mulpdu = Mux(again, length_again, self._mulpdu(m, now, fresh))
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
-        header = _header_octets(now)
+        header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
         accounts, fits, limited, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
@@ -295,7 +297,7 @@ class Cutter(wiring.Component):
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
             bad.eq(now.refused | small | Mux(again, short, failed)
-                   | (now.control & ~(sctp & over[-1]))),
+                   | (now.control & self.sctp & ~(sctp & over[-1]))),
             ends.eq(over[-1] | bad),
             # The first step of a message that continues is to skip octets.
             stops.eq(cuts & ~skips & ~may),
@@ -377,7 +379,7 @@ class Cutter(wiring.Component):
         Returns them; whether the segment to be cut has credit; and whether its stream has a limit,
         has markers, has failed, and sends over SCTP.
         """
-        m.submodules.accounts = accounts = CreditAccounts(self.streams)
+        m.submodules.accounts = accounts = CreditAccounts(self.streams, chunks=self.sctp)
         for name, port in (
             ("opens", accounts.set), ("limits", accounts.limits), ("closes", accounts.closes),
             ("look", accounts.look),
@@ -431,7 +433,7 @@ class Cutter(wiring.Component):
         kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),
-            own.eq(sent & ~now.tagged & ~now.control & ~now.turn.repeat),
+            own.eq(sent & ~now.tagged & ~(now.control & self.sctp) & ~now.turn.repeat),
             self.msns.ready.eq(~own),
             table.address[0].eq(Cat(self.i.payload.qn, self.i.payload.stream)),
             table.write.valid.eq(own | self.msns.valid),
@@ -517,7 +519,9 @@ class Cutter(wiring.Component):
         control = Cat(C(VERSION, 2), C(0, 4), ends, now.tagged)
         tagged = Cat(control, now.rsvdulp[:8], wire(now.name), wire(now.at))
         untagged = Cat(control, now.rsvdulp, wire(now.name), wire(msn), wire(now.at[:32]))
-        return Mux(now.control, now.rsvdulp[:8 * FUNCTION], Mux(now.tagged, tagged, untagged))
+        return Mux(
+            now.control & self.sctp, now.rsvdulp[:8 * FUNCTION],
+            Mux(now.tagged, tagged, untagged))
 
 
 class Segmenter(wiring.Component):
@@ -593,8 +597,8 @@ class Segmenter(wiring.Component):
             self.streams, inline=self.rows, sctp=self.sctp)
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
-        m.submodules.preparation = preparation = Preparation(self.streams)
-        m.submodules.cutter = cutter = Cutter(self.width, self.streams)
+        m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
+        m.submodules.cutter = cutter = Cutter(self.width, self.streams, sctp=self.sctp)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)

@@ -36,6 +36,8 @@ _OPCODE = {
 
 #: The ``wr_id`` of the buffer for the Send that ends a peer's start-up.
 _RTR = object()
+#: The ``wr_id`` of the last report of a stream that has ended, after those of its messages.
+_END = object()
 #: The owner of a Read Response, which is no request.
 _ANSWER = object()
 
@@ -437,8 +439,12 @@ class QP(KnownQP):
     def take(self, message: ddp.WC) -> None:
         """Processes a DDP message that was delivered, or a buffer that comes back without one."""
         if message.opcode is ddp.Opcode.SENT:
-            if self.state is QPState.RTS:
+            if message.wr_id is _END:
+                self._flush()
+            elif self.state is QPState.RTS:
                 self._take_sent(message)
+            elif message.status is WcStatus.SUCCESS:
+                self._sent(message.wr_id)
             return
         if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
@@ -664,9 +670,24 @@ class QP(KnownQP):
         self._fail()
 
     def _fail(self, state: QPState = QPState.ERR) -> None:
-        """Stops the stream, and flushes outstanding requests."""
+        """Stops the stream, and flushes outstanding requests.
+
+        Messages that the device has sent are reported in the CQ, and so is their end: a request
+        whose message had left completes.
+        """
         self.state = state
+        sends = self.stream.sending is not None
         self.stream.close()
+        if sends:
+            report = ddp.WC(self.stream, WcStatus.SUCCESS, ddp.Opcode.SENT, _END)
+            self.cq.messages.put(report)
+        else:
+            self._flush()
+        self.notify()
+
+    def _flush(self) -> None:
+        """Ends the requests of a stream that has ended."""
+        self._complete()
         for request in self._requests:
             if request.told:
                 refused = request.status is WcStatus.NOT_READ
@@ -676,7 +697,6 @@ class QP(KnownQP):
                 request.sink.close()
         for queue in (self._requests, self._unsent, self._reads):
             queue.clear()
-        self.notify()
 
     def _check(self) -> None:
         self.pd.check()

@@ -1066,6 +1066,23 @@ def test_a_terminate_of_the_peer_ends_all_and_is_not_answered(bench: Bench) -> N
         bench.qp.post_recv(bytearray(8))
 
 
+@by_both
+def test_what_had_left_before_a_terminate_is_complete(bench: Bench) -> None:
+    """The Linux kernel's Writes are, too: the LLP had taken their octets. A Read without an answer
+    is flushed, and so are the requests after it.
+    """
+    bench.qp.post_send(Opcode.RDMA_WRITE, bytes(900), wr_id="before", stag=1)
+    bench.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id="read", stag=1)
+    bench.qp.post_send(Opcode.RDMA_WRITE, bytes(9), wr_id="after", stag=1)
+    # The device reports the messages that have left after the Terminate.
+    bench.send(Terminate(Layer.DDP, 1, 0, 914, bytes(14)).encode(), Message.TERMINATE, 2)
+    assert statuses(bench.settle()) == [
+        ("before", WcStatus.SUCCESS),
+        ("read", WcStatus.FLUSHED),
+        ("after", WcStatus.FLUSHED),
+    ]
+
+
 def test_a_terminate_that_cannot_be_read_ends_all_too(bench: Bench) -> None:
     bench.send(b"\xff", Message.TERMINATE, 2)
     bench.settle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum, auto
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from ..sim.engines.waves import Waves
 from ..sim.replay.differences import Comparison
 from ..sim.replay.plan import Replay, replays
 from ..sim.replay.regions import Region, RegionError, derive, load_regions, stream_ends
+from ..sim.reports.record import Record
 from ..sim.reports.report import Result, Run, Tally, outcome_text
 from .inputs import Asked
 from .results import print_differences
@@ -26,13 +28,21 @@ from .terminal import say
 _WHY_LATER = "played at the end of standard input, because"
 
 
+class Keep(Enum):
+    """The events that a run has after it: those of no segment, of the first ones, or of all."""
+
+    NOTHING = auto()
+    BEGINNING = auto()
+    EVERYTHING = auto()
+
+
 def play(
     replay: Replay,
     engine: Engine,
     begin: Callable[[], None] = lambda: None,
     *,
     waves: Waves | None = None,
-    keep: bool = False,
+    keep: Keep = Keep.NOTHING,
     progress: Callable[..., None] | None = None,
 ) -> Run:
     """Plays a capture through one RNIC.
@@ -42,25 +52,26 @@ def play(
     begin
         This function is called when the simulator is built.
     keep
-        The run has every event of the RNIC, which takes more memory with each frame.
+        How many events the run has afterwards.
     progress
         Gets the number of segments that were played, and of all.
     """
     plan = replay.plan
     memory = plan.memory.copy()
     comparison, tally = Comparison(plan), Tally(plan)
+    record = None if keep is Keep.NOTHING else Record(plan)
 
     def operations() -> Iterator[Operation]:
         begin()
-        for each in replay.operations():
-            if keep:
-                plan.operations.append(each)
-            yield each
+        yield from replay.operations()
 
-    def part(outcome: Outcome) -> None:
+    def part(outcome: Outcome) -> bool:
+        if record is not None and not record.take(outcome):
+            return False
         comparison.take(outcome)
         tally.take(outcome)
         plan.forget()
+        return True
 
     def show(done: int, known: int) -> None:
         if progress is not None:
@@ -68,9 +79,12 @@ def play(
 
     outcome = engine.run(
         plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
-        part=None if keep or not replay.forgets else part,
+        part=part if keep is not Keep.EVERYTHING and replay.forgets else None,
     )  # fmt: skip
-    return Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
+    run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
+    if record is not None:
+        run.outcome = record.restore(outcome)
+    return run
 
 
 class Live:

@@ -32,11 +32,12 @@ from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
 from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
+from ..sim.reports.record import MOST
 from ..sim.reports.report import Result, Run, left_out_text
 from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits, interruptible
-from .playing import Live, play
+from .playing import Keep, Live, play
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table, say
 from .waves import Cycles, Parts, cycles_of, waves_of
@@ -67,7 +68,8 @@ def sim(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for report.json, explorer.html, memory/ and receives/.",
+            help="Directory for report.json, explorer.html, memory/ and receives/. The explorer has"
+            f" the first {MOST} segments, and those that were refused later.",
             show_default=False,
         ),
     ] = None,
@@ -80,7 +82,8 @@ def sim(
         int | None,
         typer.Option(
             min=1,
-            help="With --waves: only the cycles in which the device handles this frame's segments.",
+            help="With --waves: only the cycles in which the device handles this frame's segments."
+            " It keeps every segment in memory, 10 kB each.",
             show_default=False,
         ),
     ] = None,
@@ -187,7 +190,9 @@ def _simulate(
         interrupted=watch.stopped,
     )
     waveforms = []
-    keep = out is not None or shown.parts is not None
+    keep = Keep.NOTHING if out is None and shown.parts is None else Keep.BEGINNING
+    if shown.frame is not None:
+        keep = Keep.EVERYTHING
     for number, each in enumerate(planning, 1):
         if watch.over:
             each.stop()
@@ -223,7 +228,7 @@ def _played(
     replay: Replay,
     engine: Engine,
     waves: Waves | None,
-    keep: bool,
+    keep: Keep,
     progress: Callable[..., None] | None,
 ) -> Run:
     """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments."""
@@ -237,9 +242,14 @@ def _write(result: Result, found: Input, out: Path) -> list[str]:
     path = out / "explorer.html"
     explainer = Explainer(found.capture, found.traffic, [run.plan for run in result.runs])
     explainer.read(found.frames())
-    with bar("explaining", len(explainer.judged)) as progress:
+    listed = len(explainer.judged)
+    with bar("explaining", listed) as progress:
         explorer.write(result, explainer, path, progress)
-    return [f"report: {escape(str(out / 'report.json'))}", f"segments: {escape(str(path))}"]
+    some = f" ({explorer.left_out(listed, result.segments)})" if listed < result.segments else ""
+    return [
+        f"report: {escape(str(out / 'report.json'))}",
+        f"segments: {escape(str(path))}{some}",
+    ]
 
 
 class Shown(NamedTuple):

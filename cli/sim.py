@@ -46,6 +46,16 @@ from .waves import Cycles, Parts, cycles_of, waves_of
 _LEAD = 20
 
 
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory for report.json, memory/, receives/, and explorer.html with the first"
+        f" {MOST} segments and all that were refused.",
+        show_default=False,
+    ),
+]
+
+
 class EngineName(StrEnum):
     """The engines that run the Verilog."""
 
@@ -65,14 +75,7 @@ def sim(
     ] = None,
     width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
     regions: Regions = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for report.json, explorer.html, memory/ and receives/. The explorer has"
-            f" the first {MOST} segments, and those that were refused later.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Out = None,
     engine: Annotated[
         EngineName, typer.Option(help="Engine that runs the Verilog.")
     ] = EngineName.COMPILED,
@@ -82,8 +85,8 @@ def sim(
         int | None,
         typer.Option(
             min=1,
-            help="With --waves: only the cycles in which the device handles this frame's segments."
-            " It keeps every segment in memory, 10 kB each.",
+            help="With --waves: only the cycles of this frame's segments. All segments are kept in"
+            " memory.",
             show_default=False,
         ),
     ] = None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from ..hdl.spec.config import RnicConfig
-from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
+from ..sim.capture.capture import Assumption, Capture, CaptureError, Watch, read_capture
 from ..sim.capture.formats import STANDARD_INPUT
 from ..sim.capture.pcap import Frame, LeftOut, read_frames
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
@@ -86,7 +87,7 @@ class Input(NamedTuple):
 
     def frames(self) -> Iterable[Frame]:
         """Returns the frames of the capture, which are read from its file again."""
-        return self.generated or read_frames(self.capture.path)
+        return self.generated or islice(read_frames(self.capture.path), self.capture.frames)
 
 
 def planned(asked: Asked, config: RnicConfig, room: Room | None) -> tuple[list[Plan], Input]:
@@ -110,12 +111,18 @@ def planned(asked: Asked, config: RnicConfig, room: Room | None) -> tuple[list[P
 
 
 def read_input(
-    asked: Asked, config: RnicConfig, *, wire: bool = False, generated: Capture | None = None
+    asked: Asked,
+    config: RnicConfig,
+    *,
+    wire: bool = False,
+    generated: Capture | None = None,
+    watch: Watch | None = None,
 ) -> Input:
     """Returns the traffic to play.
 
     ``wire``: the traffic is for a board, which receives DDP over SCTP, with frames as they are on
-    Ethernet, or DDP over MPA. ``generated``: the workload that replaces a capture.
+    Ethernet, or DDP over MPA. ``generated``: the workload that replaces a capture. ``watch``: as
+    for :func:`read_capture`.
     """
     frames: tuple[Frame, ...] = ()
     if generated is not None:
@@ -129,6 +136,7 @@ def read_input(
             asked.capture,
             assumptions=[Assumption.parse(text) for text in asked.assume],
             sctp_ports=asked.sctp_ports,
+            watch=watch,
         )
         given = Given([], [])
     captured.check()

@@ -11,7 +11,7 @@ from ..sim.devices.manage import serve
 from ..sw_driver.prm import Policy
 from ..sw_driver.prm.quota import limits_of
 from ..sw_driver.prm.server import group_number, user_number
-from .outcome import exits
+from .outcome import BadInput, exits
 
 
 @exits()
@@ -54,12 +54,29 @@ def prm(
         Path | None,
         typer.Option(help="Audit log, one line of JSON per decision. Default: standard error."),
     ] = None,
+    play: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CAPTURE",
+            help="With sim, instead: show how two programs share the device. One plays this"
+            " capture, the other one is hostile.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Own a device and share it among unprivileged programs (RFC 5041 section 8.3.2).
 
-    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad
+    Exit code 0: ended by a signal; with --play, both programs are through, and memory and verdicts
+    are those of the golden model. 1: the device or its link failed, or they differ. 2: bad
     input. 3: a tool is missing.
     """
+    if play is not None:
+        if device != "sim" or baud or user or group or share or log:
+            raise BadInput("--play needs the device sim, and takes no other option")
+        from .sharing import show
+
+        show(play)
+        return
     policy = Policy(
         users=Policy().users | {user_number(name) for name in user or ()},
         group=None if group is None else group_number(group),

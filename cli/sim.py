@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
@@ -17,30 +17,43 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..hdl.spec.config import RnicConfig
+from ..sim.capture.capture import CaptureError, Watch
 from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
-from ..sim.engines.engine import Engine, Operation, Outcome
+from ..sim.engines.engine import Engine
 from ..sim.engines.waves import Waves
-from ..sim.replay.differences import Comparison, number_text
+from ..sim.replay.differences import number_text
 from ..sim.replay.plan import Replay, replays
 from ..sim.replay.regions import RIGHTS, Region
 from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
 from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
-from ..sim.reports.report import Result, Run, Tally, left_out_text
+from ..sim.reports.record import MOST
+from ..sim.reports.report import Result, Run, left_out_text
 from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits, interruptible
+from .playing import Keep, Live, play
 from .results import print_differences, print_notes
-from .terminal import bar, colored, console, print_table
+from .terminal import bar, colored, console, print_table, say
 from .waves import Cycles, Parts, cycles_of, waves_of
 
 #: Cycles that a waveform shows before and after those of a frame.
 _LEAD = 20
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory for report.json, memory/, receives/, and explorer.html with the first"
+        f" {MOST} segments and all that were refused.",
+        show_default=False,
+    ),
+]
 
 
 class EngineName(StrEnum):
@@ -55,20 +68,14 @@ def sim(
     capture: Annotated[
         Path | None,
         typer.Argument(
-            help="pcap or pcapng file, possibly compressed; - is standard input. Default: a"
-            " generated workload.",
+            help="pcap or pcapng file, possibly compressed; - is standard input, which is played"
+            " while it is being written. Default: a generated workload.",
             show_default=False,
         ),
     ] = None,
     width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
     regions: Regions = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory for report.json, explorer.html, memory/ and receives/.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Out = None,
     engine: Annotated[
         EngineName, typer.Option(help="Engine that runs the Verilog.")
     ] = EngineName.COMPILED,
@@ -78,7 +85,8 @@ def sim(
         int | None,
         typer.Option(
             min=1,
-            help="With --waves: only the cycles in which the device handles this frame's segments.",
+            help="With --waves: only the cycles of this frame's segments. All segments are kept in"
+            " memory.",
             show_default=False,
         ),
     ] = None,
@@ -113,8 +121,10 @@ def sim(
     config = _config(width)
     check_directory(out)
     shown.check(config)
-    found = read_input(asked, config)
-    result, waveforms = _simulate(asked, found, config, out, engine, shown)
+    runner = load(engine.value)
+    watch = Watch(live := Live(config, runner, asked))
+    found = _read(asked, config, watch)
+    result, waveforms = _simulate(asked, found, config, out, runner, shown, watch)
     written = [] if out is None else _write(result, found, out)
     if as_json:
         typer.echo(json.dumps(report.as_json(result), indent=2))
@@ -123,10 +133,25 @@ def sim(
         if not result.agrees:
             written.append(f"waveform command: {escape(_with_waves(asked, width, engine))}")
         _print(console(), result, written)
+    if not live.agrees:
+        say("RTL and golden model differed while standard input was being written, as shown above")
     if result.interrupted:
         raise KeyboardInterrupt
-    if not result.agrees:
+    if not (result.agrees and live.agrees):
         raise typer.Exit(DIFFERS)
+
+
+def _read(asked: Asked, config: RnicConfig, watch: Watch) -> Input:
+    """Returns the traffic to play; the first Ctrl-C ends the reading."""
+    with interruptible(watch.stop) as begin:
+        begin()
+        try:
+            return read_input(asked, config, watch=watch)
+        except CaptureError as error:
+            if not watch.stopped:
+                raise
+            say(f"rnic: {error}")
+            raise KeyboardInterrupt from None
 
 
 def _with_waves(asked: Asked, width: int, engine: EngineName) -> str:
@@ -148,34 +173,41 @@ def _simulate(
     found: Input,
     config: RnicConfig,
     out: Path | None,
-    engine_name: EngineName,
+    engine: Engine,
     shown: Shown,
+    watch: Watch,
 ) -> tuple[Result, list[Path]]:
     def planned() -> tuple[list[Replay], list[str]]:
         return replays(found.traffic, found.regions, config, found.ends, found.queues)
 
-    planning, changes = planned()
-    engine = load(engine_name.value)
+    with interruptible(watch.stop) as begin:
+        begin()
+        planning, changes = planned()
     result = Result(
         asked.source,
-        engine_name.value,
+        engine.name,
         config.width,
         found.derived,
         notes=[*found.notes, *changes],
         left_out=[*found.left_out],
+        interrupted=watch.stopped,
     )
     waveforms = []
-    keep = out is not None or shown.parts is not None
+    keep = Keep.NOTHING if out is None and shown.parts is None else Keep.BEGINNING
+    if shown.frame is not None:
+        keep = Keep.EVERYTHING
     for number, each in enumerate(planning, 1):
+        if watch.over:
+            each.stop()
         waves = shown.waves(each.plan.config, _waveform(out or Path(), number, len(planning)))
         with _progress(each.total, number, len(planning)) as progress:
             # The cycles of a frame are known only after a first run.
-            run = _play(each, engine, waves if shown.frame is None else None, keep, progress)
+            run = _played(each, engine, waves if shown.frame is None else None, keep, progress)
             window = shown.window(run)
             again = shown.frame is not None and not each.stopped
             if waves is not None and window is not None and again:
                 waves = replace(waves, cycles=window.cycles)
-                run = _play(planned()[0][number - 1], engine, waves, keep, progress)
+                run = _played(planned()[0][number - 1], engine, waves, keep, progress)
         result.runs.append(run)
         if waves is not None and window is not None:
             waveforms += [waves.path, *viewers.write(waves, window.marker)]
@@ -195,43 +227,16 @@ def _simulate(
     return result, waveforms
 
 
-def _play(
+def _played(
     replay: Replay,
     engine: Engine,
     waves: Waves | None,
-    keep: bool,
+    keep: Keep,
     progress: Callable[..., None] | None,
 ) -> Run:
-    """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments.
-
-    ``keep``: the run has every event of the RNIC, which takes more memory with each frame.
-    """
-    plan = replay.plan
-    memory = plan.memory.copy()
-    comparison, tally = Comparison(plan), Tally(plan)
-
-    def operations() -> Iterator[Operation]:
-        begin()
-        for each in replay.operations():
-            if keep:
-                plan.operations.append(each)
-            yield each
-
-    def part(outcome: Outcome) -> None:
-        comparison.take(outcome)
-        tally.take(outcome)
-        plan.forget()
-
-    def show(done: int, known: int) -> None:
-        if progress is not None:
-            progress(replay.taken * done // known, replay.total)
-
+    """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments."""
     with interruptible(replay.stop) as begin:
-        outcome = engine.run(
-            plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
-            part=None if keep or not replay.forgets else part,
-        )  # fmt: skip
-        return Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
+        return play(replay, engine, begin, waves=waves, keep=keep, progress=progress)
 
 
 def _write(result: Result, found: Input, out: Path) -> list[str]:
@@ -240,9 +245,14 @@ def _write(result: Result, found: Input, out: Path) -> list[str]:
     path = out / "explorer.html"
     explainer = Explainer(found.capture, found.traffic, [run.plan for run in result.runs])
     explainer.read(found.frames())
-    with bar("explaining", len(explainer.judged)) as progress:
+    listed = len(explainer.judged)
+    with bar("explaining", listed) as progress:
         explorer.write(result, explainer, path, progress)
-    return [f"report: {escape(str(out / 'report.json'))}", f"segments: {escape(str(path))}"]
+    some = f" ({explorer.left_out(listed, result.segments)})" if listed < result.segments else ""
+    return [
+        f"report: {escape(str(out / 'report.json'))}",
+        f"segments: {escape(str(path))}{some}",
+    ]
 
 
 class Shown(NamedTuple):

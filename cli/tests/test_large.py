@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +19,8 @@ from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import Engine, Operation, Outcome, Packet
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay import plan
+from ddp_rnic.sim.reports import record
+from ddp_rnic.sim.reports.tests.test_explorer import unpacked
 from typer.testing import CliRunner, Result
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"
@@ -28,22 +31,23 @@ class Spoiling(CompiledEngine):
 
     def run(self, config: Any, operations: Any, memory: Any, **options: Any) -> Outcome:
         forgets = options["part"]
-        completions = 0
+        completions = 0  # that were dropped
 
         def spoil(outcome: Outcome) -> None:
-            nonlocal completions
             for at, each in enumerate(outcome.completions, completions):
                 if at == 100:
                     outcome.completions[at - completions] = replace(each, cookie=each.cookie ^ 1)
-            completions += len(outcome.completions)
 
-        def part(outcome: Outcome) -> None:
+        def part(outcome: Outcome) -> bool:
+            nonlocal completions
             spoil(outcome)
-            forgets(outcome)
+            if not forgets(outcome):
+                return False
+            completions += len(outcome.completions)
+            return True
 
         outcome = super().run(config, operations, memory, **options | {"part": forgets and part})
-        if forgets is None:
-            spoil(outcome)
+        spoil(outcome)
         memory[np.flatnonzero(memory[: 1 << 18] != 0)[-1]] ^= 0xFF
         return outcome
 
@@ -64,7 +68,7 @@ def in_pieces(monkeypatch: pytest.MonkeyPatch, octets: int) -> None:
 def test_pieces_of_any_size_have_the_same_results(
     engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # With --out nothing is dropped during the run.
+    # With --out nothing is dropped during so short a run.
     whole = sim(monkeypatch, engine(), SHIPPED, "--json", "--out", tmp_path)
     spoilt = engine is Spoiling
     assert whole.exit_code == spoilt, whole.output
@@ -76,6 +80,40 @@ def test_pieces_of_any_size_have_the_same_results(
     for octets in (1, 10_000, 1 << 20):
         in_pieces(monkeypatch, octets)
         assert sim(monkeypatch, engine(), SHIPPED, "--json").stdout == whole.stdout
+
+
+def test_a_long_run_lists_its_beginning_and_what_was_refused_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_pieces(monkeypatch, 1000)
+    whole = sim(monkeypatch, CompiledEngine(), SHIPPED, "--out", tmp_path / "whole")
+    assert "of 236)" not in whole.stdout
+    monkeypatch.setattr(record, "MOST", 50)
+    monkeypatch.setattr(record, "_BEHIND", 100)
+    beginning = sim(monkeypatch, CompiledEngine(), SHIPPED, "--out", tmp_path / "beginning")
+    assert beginning.exit_code == 0
+    # All of the nine refused segments come later.
+    text = "the first segments and those refused later, 59 of 236"
+    assert f"({text})" in beginning.stdout
+    assert text in (tmp_path / "beginning" / "explorer.html").read_text()
+    for name in ("report.json", "memory/index.json", "receives/index.json"):
+        one, other = (tmp_path / each / name for each in ("whole", "beginning"))
+        assert one.read_text() == other.read_text()
+    pages = [
+        unpacked((tmp_path / each / "explorer.html").read_text()) for each in ("beginning", "whole")
+    ]
+    some, every = (
+        list(zip(*(pieces["rows"][0][at] for at in (0, 1, 2, 4, 5, 6)), strict=True))
+        for _, pieces in pages
+    )
+    assert some[:50] == every[:50] and len(some) == 59
+    assert all(row in every[50:] for row in some[50:])
+    (data, pieces), (_, whole_pieces) = pages
+    found = pieces["more"][0]["segments"]
+    assert found[:50] == whole_pieces["more"][0]["segments"][:50]
+    assert all("stages" in each for each in found[:50])
+    verdicts = [data["verdicts"][number] for number in pieces["rows"][0][7][50:]]
+    assert all(re.match("refused|failed", verdict) for verdict in verdicts)
 
 
 class Interrupted(FakeEngine):

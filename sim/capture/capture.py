@@ -8,10 +8,11 @@ available to the receiver. The order of frames over all directions is the order 
 from __future__ import annotations
 
 import ipaddress
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, overload
 
@@ -29,19 +30,24 @@ from .connections import (
     signed,
     tcp_segment,
 )
+from .formats import STANDARD_INPUT
 from .layers import TCP, IpPacket, Packets
 from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
 from .sctp_assumed import with_set_up
 from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp
+from .standard_input import StandardInput, Stopped, standard_input
 
 __all__ = [
     "Assumption",
     "Capture",
     "CaptureError",
     "Chunk",
+    "Chunks",
     "Connection",
     "Direction",
     "Endpoint",
+    "Story",
+    "Watch",
     "read_capture",
 ]
 
@@ -73,7 +79,8 @@ class Direction:
     ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for
     it, markers if the receiver did. ``behind_hole`` counts captured octets that follow octets
     missing from the capture. ``assumed``: the capture lacks the stream's beginning. ``brought``
-    lists the frames with the octets, in positions of the MPA stream.
+    lists the frames with the octets, in positions of the MPA stream. ``msns``: the octets follow
+    others that are known, and this is the next MSN on each queue.
     """
 
     source: Endpoint
@@ -84,6 +91,7 @@ class Direction:
     behind_hole: int = 0
     assumed: bool = False
     brought: Iterable[Brought] = ()
+    msns: tuple[tuple[int, int], ...] | None = None
 
     @property
     def octets(self) -> bytes:
@@ -236,6 +244,7 @@ def read_capture(
     *,
     assumptions: Sequence[Assumption] = (),
     sctp_ports: Collection[int] = (),
+    watch: Watch | None = None,
 ) -> Capture:
     """Reads a pcap or pcapng file.
 
@@ -248,20 +257,74 @@ def read_capture(
         The user's statements about connections whose start-up is not in the capture.
     sctp_ports
         UDP ports of SCTP, besides 9899.
+    watch
+        Gets the connections during the reading, and may end it.
 
     Raises
     ------
     CaptureError
         The file is missing or is not a capture.
     """
-    unread = Unread()
+    unread, watch = Unread(), watch or Watch()
     return capture_of(
-        read_frames(Path(path), unread),
+        watch.frames(Path(path), unread),
         Path(path),
         unread,
         assumptions=assumptions,
         sctp_ports=sctp_ports,
+        watch=watch,
     )
+
+
+class Watch:
+    """Watches the reading of a capture, and may end it.
+
+    Parameters
+    ----------
+    pause
+        This function gets the watch whenever standard input has no more octets yet.
+
+    Attributes
+    ----------
+    connections, sctp
+        The TCP connections and the frames with SCTP that were found so far.
+    stopped, over
+        Whether :meth:`stop` was called, and whether there was no reading left to end.
+    """
+
+    def __init__(self, pause: Callable[[Watch], None] | None = None) -> None:
+        self.connections = Connections()
+        self.sctp: list[SctpFrame] = []
+        self.stopped = self.over = self._read = False
+        self._pause = pause
+        self._input: StandardInput | None = None
+
+    def stop(self) -> None:
+        """Ends the reading with the frame that is being read."""
+        self.over = self.stopped or self._read
+        self.stopped = True
+        if self._input is not None:
+            self._input.stop()
+
+    def frames(self, path: Path, unread: Unread) -> Iterator[Frame]:
+        """Yields the frames of a file, or of standard input, until the reading is stopped."""
+        if path == STANDARD_INPUT:
+            self._input = standard_input()
+            self._input.pause = self._pause and partial(self._pause, self)
+        number = 0
+        try:
+            for frame in read_frames(path, unread):
+                if self.stopped:
+                    raise Stopped
+                yield frame
+                number = frame.number
+        except Stopped:
+            why = f"not read, because of an interrupt after frame {number}"
+            unread.left_out.append(LeftOut(1, "rest of the capture", why))
+        finally:
+            self._read = True
+            if self._input is not None:
+                self._input.pause = None
 
 
 def capture_of(
@@ -271,14 +334,15 @@ def capture_of(
     *,
     assumptions: Sequence[Assumption] = (),
     sctp_ports: Collection[int] = (),
+    watch: Watch | None = None,
 ) -> Capture:
     """Finds the MPA connections and the SCTP in frames; ``path`` is their name in messages."""
     unread = unread or Unread()
     count = 0
     ports = {SCTP_UDP_PORT, *sctp_ports}
-    sctp: list[SctpFrame] = []
+    watch = watch or Watch()
+    connections, sctp = watch.connections, watch.sctp
     packets = Packets()
-    connections = Connections()
     rest = _Rest()
     for frame in frames:
         count += 1
@@ -297,7 +361,7 @@ def capture_of(
             rest.no_sum += packet.sum_is_zero
             connections.take(segment)
     found_connections = []
-    story = _Story(assumptions)
+    story = Story(assumptions)
     for conversation in connections.found:
         connection = story.connection(conversation)
         if connection is not None:
@@ -368,7 +432,7 @@ class _Settings(NamedTuple):
     markers: bool
 
 
-class _Story:
+class Story:
     """Finds the MPA connections in TCP connections, and notes their defects."""
 
     def __init__(self, assumptions: Sequence[Assumption]) -> None:
@@ -532,7 +596,7 @@ class _Story:
                 continue
             stream = in_order(half.taken, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
-            chunks = _Chunks(stream, said.at, first)
+            chunks = Chunks(stream, said.at, first)
             if chunks:
                 self.notes.append(f"{source} > {destination}: assumed, as --assume says: {said}")
                 if said.at:
@@ -650,7 +714,7 @@ def _direction(
         destination,
         settings.crc,
         settings.markers,
-        _Chunks(stream, startup.end) if play else (),
+        Chunks(stream, startup.end) if play else (),
         stream.behind_hole if play else 0,
         brought=_Broughts(stream, startup.end) if play else (),
     )
@@ -671,8 +735,9 @@ class _Broughts(Iterable[Brought]):
 
 
 @dataclass(frozen=True)
-class _Chunks(Sequence[Chunk]):
-    """The octets from ``begin`` on, which is at the position ``first`` of the MPA stream.
+class Chunks(Sequence[Chunk]):
+    """The octets from ``begin`` on, which is at the position ``first`` of the MPA stream, up to
+    ``stop``, or to the last one.
 
     They are read from the spool as they are asked for.
     """
@@ -680,32 +745,39 @@ class _Chunks(Sequence[Chunk]):
     stream: OrderedOctets
     begin: int
     first: int = 0
+    stop: int | None = None
 
     @property
-    def _passed(self) -> int:
-        """The number of pieces before the first one with such octets."""
-        octets, starts = self.stream.octets, self.stream.pieces.column(2)
-        return len(starts) if len(octets) <= self.begin else bisect_right(starts, self.begin) - 1
+    def _end(self) -> int:
+        return len(self.stream.octets) if self.stop is None else self.stop
+
+    @property
+    def _numbers(self) -> range:
+        """The numbers of the pieces with such octets."""
+        starts = self.stream.pieces.column(2)
+        if self._end <= self.begin:
+            return range(0)
+        return range(bisect_right(starts, self.begin) - 1, bisect_left(starts, self._end))
 
     def __len__(self) -> int:
-        return len(self.stream.pieces) - self._passed
+        return len(self._numbers)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return (self._at(number) for number in range(self._passed, len(self.stream.pieces)))
+        return map(self._at, self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Chunk: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
-        numbers = range(self._passed, len(self.stream.pieces))[index]
+        numbers = self._numbers[index]
         return self._at(numbers) if isinstance(numbers, int) else [*map(self._at, numbers)]
 
     def _at(self, number: int) -> Chunk:
         octets, pieces = self.stream.octets, self.stream.pieces
         starts = pieces.column(2)
         start = max(starts[number], self.begin)
-        end = starts[number + 1] if number + 1 < len(starts) else len(octets)
+        end = min(starts[number + 1] if number + 1 < len(starts) else self._end, self._end)
         return Chunk(
             pieces.column(0)[number],
             pieces.column(1)[number],

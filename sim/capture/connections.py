@@ -167,7 +167,11 @@ class Segments:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Segment]:
-        for place, length in self._rows:
+        return self.since(0)
+
+    def since(self, number: int) -> Iterator[Segment]:
+        """Yields the segments after the first ``number`` of them."""
+        for place, length in self._rows.since(number):
             whole = self.spool.get(place, length)
             frame, time, sequence, acknowledged, flags, window, sound, missing = (
                 _KEPT.unpack_from(whole)
@@ -190,19 +194,63 @@ class Brought(NamedTuple):
     length: int
 
 
-class OrderedOctets(NamedTuple):
-    """Octets in order.
+class OrderedOctets:
+    """Octets in order, which a receiver's TCP hands over; the first copy of an octet counts.
 
-    ``pieces`` has, for each frame that made octets available, the frame's number, its time, and the
-    position of the first such octet. ``behind_hole`` counts octets that follow missing ones.
-    ``brought`` has the fields of :class:`Brought` for the frames that brought octets for the first
-    time.
+    Parameters
+    ----------
+    spool
+        The spool in which the segments' octets lie.
+    base
+        The sequence number of the first octet.
+
+    Attributes
+    ----------
+    octets
+        The octets in order.
+    pieces
+        For each frame that made octets available, the frame's number, its time, and the position
+        of the first such octet.
+    brought
+        The fields of :class:`Brought` for the frames that brought octets for the first time.
     """
 
-    octets: Octets
-    pieces: Rows
-    behind_hole: int
-    brought: Rows
+    def __init__(self, spool: Spool, base: int) -> None:
+        self.octets = Octets(spool)
+        self.pieces, self.brought = Rows("QdQ"), Rows("QqQ")
+        self._base = base
+        self._waiting: list[tuple[int, int, int]] = []  # position, place and length
+
+    def take(self, segment: Segment) -> None:
+        """Takes the next segment that the receiver accepted."""
+        octets, waiting = self.octets, self._waiting
+        end, length = len(octets), len(segment.octets)
+        position = end + signed(segment.sequence - self._base - end)
+        if position + length <= end:
+            return
+        self.brought.append(segment.frame, position, length)
+        if position > end:
+            insort(waiting, (position, segment.place, length), key=lambda piece: piece[0])
+            return
+        self.pieces.append(segment.frame, segment.time, end)
+        octets.append(segment.place + end - position, position + length - end)
+        taken = 0
+        for start, place, length in waiting:
+            if start > (end := len(octets)):
+                break
+            if start + length > end:
+                octets.append(place + end - start, start + length - end)
+            taken += 1
+        del waiting[:taken]
+
+    @property
+    def behind_hole(self) -> int:
+        """The number of octets that follow missing ones."""
+        behind, end = 0, len(self.octets)
+        for start, _, length in self._waiting:
+            behind += max(0, start + length - max(start, end))
+            end = max(end, start + length)
+        return behind
 
 
 @dataclass
@@ -364,37 +412,11 @@ class _Cover:
 
 
 def in_order(segments: Segments, base: int) -> OrderedOctets:
-    """Returns the octets that a receiver's TCP hands over, and when; the first copy of an
-    octet counts.
-    """
-    octets = Octets(segments.spool)
-    pieces, brought = Rows("QdQ"), Rows("QqQ")
-    waiting: list[tuple[int, int, int]] = []  # position, place and length
+    """Returns the octets of segments in order; ``base`` is the first one's sequence number."""
+    found = OrderedOctets(segments.spool, base)
     for segment in segments:
-        end, length = len(octets), len(segment.octets)
-        position = end + signed(segment.sequence - base - end)
-        if position + length <= end:
-            continue
-        brought.append(segment.frame, position, length)
-        if position > end:
-            insort(waiting, (position, segment.place, length), key=lambda piece: piece[0])
-            continue
-        pieces.append(segment.frame, segment.time, end)
-        octets.append(segment.place + end - position, position + length - end)
-        taken = 0
-        for start, place, length in waiting:
-            if start > (end := len(octets)):
-                break
-            if start + length > end:
-                octets.append(place + end - start, start + length - end)
-            taken += 1
-        del waiting[:taken]
-    behind = 0
-    end = len(octets)
-    for start, _, length in waiting:
-        behind += max(0, start + length - max(start, end))
-        end = max(end, start + length)
-    return OrderedOctets(octets, pieces, behind, brought)
+        found.take(segment)
+    return found
 
 
 @dataclass(eq=False)

@@ -9,17 +9,15 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import shutil
 import struct
-import sys
-import tempfile
 import zlib
-from functools import cache
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any
 
 import zstandard
+
+from .standard_input import standard_input
 
 #: The exceptions that a damaged compressed file raises.
 DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
@@ -35,8 +33,9 @@ class _Unzstd(BufferedIOBase):
     zstandard's own reader takes a file that ends within a frame for complete.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._file, self._next = path.open("rb"), b""
+    def __init__(self, source: Path | RawIOBase) -> None:
+        self._file: Any = source.open("rb") if isinstance(source, Path) else source
+        self._next = b""
         self._frame: zstandard.ZstdDecompressionObj | None = None
 
     def read1(self, size: int = -1, /) -> bytes:
@@ -102,25 +101,15 @@ _FORMATS = {
 _ERF_HEADER = struct.Struct(">8xBBHHH")
 
 
-@cache
-def standard_input() -> Any:
-    """Returns a temporary file with all of standard input, which may be read more than once."""
-    file = tempfile.NamedTemporaryFile(prefix="ddp-rnic-")
-    shutil.copyfileobj(sys.stdin.buffer, file)
-    file.flush()
-    return file
-
-
 def open_plain(path: Path) -> IO[bytes]:
     """Opens a file or standard input, decompressed if gzip, bzip2, xz or zstd has compressed it."""
-    if path == STANDARD_INPUT:
-        path = Path(standard_input().name)
-    with path.open("rb") as file:
+    source: Any = standard_input().open() if path == STANDARD_INPUT else path
+    with standard_input().open() if path == STANDARD_INPUT else path.open("rb") as file:
         start = file.read(8)
     for magic, opened in _COMPRESSED.items():
         if start.startswith(magic):
-            return opened(path)
-    return path.open("rb")
+            return opened(source)
+    return BufferedReader(source) if path == STANDARD_INPUT else path.open("rb")
 
 
 def refusal(path: Path, start: bytes) -> str:

@@ -25,6 +25,7 @@ import dpkt
 from dpkt import pcapng
 
 from .formats import DAMAGES, STANDARD_INPUT, open_plain, refusal
+from .standard_input import Unkept
 
 #: The headers of a file and of its records, and the unit of time, by the first octets of a file.
 _PCAP_MAGICS = {
@@ -113,14 +114,15 @@ def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
     except OSError as error:
         raise CaptureError(f"{path} cannot be read: {error.strerror}") from None
     reader = _Reader(file, unread or Unread())
-    start = reader.look(4096)
-    if start[:4] not in _PCAP_MAGICS and start[:4] != _SECTION:
+    start = reader.look(4)
+    if start not in _PCAP_MAGICS and start != _SECTION:
+        start = reader.look(4096)
         file.close()
         reason = refusal(path, start)
         name = "standard input" if path == STANDARD_INPUT else path
         raise CaptureError(f"{name}: {reader.damage}" if reader.damage else reason)
-    least = dpkt.pcap.FileHdr if start[:4] in _PCAP_MAGICS else pcapng.SectionHeaderBlock
-    if len(start) < least.__hdr_len__:
+    least = (dpkt.pcap.FileHdr if start in _PCAP_MAGICS else pcapng.SectionHeaderBlock).__hdr_len__
+    if len(reader.look(least)) < least:
         file.close()
         raise CaptureError(f"{path} is not a capture: it ends within the header of the file")
     return reader.frames()
@@ -168,6 +170,8 @@ class _Reader:
             except DAMAGES as error:
                 self.damage = f"its compressed data is damaged: {error}"
                 break
+            except Unkept as error:
+                raise CaptureError(str(error)) from None
             if not more:
                 break
             self._before += self._at

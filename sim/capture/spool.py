@@ -8,6 +8,7 @@ import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import IO, Any
 
 from .pcap import CaptureError
@@ -82,7 +83,11 @@ class Rows:
         return len(self._columns[0])
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return zip(*self._columns, strict=True)
+        return self.since(0)
+
+    def since(self, number: int) -> Iterator[tuple[Any, ...]]:
+        """Yields the rows after the first ``number`` of them."""
+        return zip(*(islice(column, number, None) for column in self._columns), strict=True)
 
 
 class Octets:

@@ -26,7 +26,8 @@ class Stream:
 
     The two streams of a connection have the same ``connection`` number. For a stream whose
     beginning the capture lacks, ``position`` is its first position in the MPA stream, and ``msns``
-    has pairs of a Queue Number and the first MSN on that queue, where that is not 1.
+    has pairs of a Queue Number and the first MSN on that queue, where that is not 1. ``begun``: the
+    first message on each queue may have begun before.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Stream:
     markers: bool
     position: int = field(default=0, kw_only=True)
     msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    begun: bool = field(default=False, kw_only=True)
     #: The order of its first segment.
     first_order: ClassVar[int] = 0
 

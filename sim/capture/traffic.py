@@ -135,7 +135,10 @@ def traffic_of(capture: Capture) -> Traffic:
             direction.crc,
             direction.markers,
         )
-        if direction.assumed:
+        if direction.msns is not None:
+            position = direction.chunks[0].position
+            stream = replace(stream, position=position, msns=direction.msns)
+        elif direction.assumed:
             stream = _begun_before(stream, direction)
             notes += [
                 f"{stream}: the first message on Queue Number {qn} in the capture, with MSN {msn},"
@@ -188,7 +191,8 @@ def _begun_before(stream: Stream, direction: Direction) -> Stream:
         header = arrival.header
         if isinstance(header, Untagged) and header.queue < QUEUES:
             msns.setdefault(header.queue, header.msn)
-    return replace(stream, msns=tuple((qn, msn) for qn, msn in msns.items() if msn != 1))
+    later = tuple((qn, msn) for qn, msn in msns.items() if msn != 1)
+    return replace(stream, msns=later, begun=True)
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:

@@ -45,7 +45,7 @@ class CocotbEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
-        part: Callable[[Outcome], None] | None = None,
+        part: Callable[[Outcome], bool] | None = None,
     ) -> Outcome:
         # Imported here, because cocotb may be missing where this engine is not used.
         from .cocotb_run import DIRECTORY, MEMORY, OUTCOME, PLAN

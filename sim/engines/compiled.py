@@ -142,7 +142,7 @@ class CompiledEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
-        part: Callable[[Outcome], None] | None = None,
+        part: Callable[[Outcome], bool] | None = None,
     ) -> Outcome:
         pieces = _pieces(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
@@ -175,8 +175,7 @@ class CompiledEngine(Engine):
                     state = running.result()
                     if progress is not None:
                         progress(library.sim_operation(sim), known)
-                    if part is not None:
-                        part(_outcome(library, sim, counted))
+                    if part is not None and part(_outcome(library, sim, counted)):
                         library.sim_forget_cycles(sim)
             cycle = library.sim_cycle(sim)
             if state == 2:

@@ -433,7 +433,7 @@ class Engine(ABC):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
-        part: Callable[[Outcome], None] | None = None,
+        part: Callable[[Outcome], bool] | None = None,
     ) -> Outcome:
         """Runs operations from reset to idle.
 
@@ -460,9 +460,9 @@ class Engine(ABC):
             Called now and then with the number of operations done, and the number of those that
             are known.
         part
-            Called now and then with the outcome so far. After such a call the completions, and the
-            cycles of bus and streams, are dropped: a later outcome has only those since. An engine
-            that keeps everything does not call it.
+            Called now and then with the outcome so far. If it returns True, the completions, and
+            the cycles of bus and streams, are dropped: a later outcome has only those since. An
+            engine that keeps everything does not call it.
 
         Raises
         ------

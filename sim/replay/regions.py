@@ -813,6 +813,7 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
             length = len(header.payload)
             queue.setdefault(header.msn, []).append((length, header.mo + length))
     lengths = {}
+    begun_before = {stream.number for stream in traffic.streams if stream.begun}
     first = {
         (stream.number, qn): stream.first_msn(qn)
         for stream in traffic.streams
@@ -824,8 +825,7 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
             segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
             # In a message without holes no segment ends past the sum of all lengths.
             octets = sum(length for length, _ in segments)
-            # The first message may have begun before the capture.
-            begun = msn == first[key] != 1
+            begun = msn == first[key] != 1 and key[0] in begun_before
             longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
         lengths[key] = found

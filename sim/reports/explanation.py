@@ -414,13 +414,13 @@ class Explainer:
 
         ``asked`` is the only frame whose segments are explained; None: all are.
         """
-        wanted = None
-        if asked is not None:
-            judged = self.of_frame(asked)
-            wanted = {each.frame for some in judged for each, _, _ in self._pieces(some.arrival)}
+        judged = self.judged.values() if asked is None else self.of_frame(asked)
+        wanted = {each.frame for some in judged for each, _, _ in self._pieces(some.arrival)}
+        timed = {each.arrival.frame for each in judged}
         packets = Packets()
         for frame in frames:
-            self._times[frame.number] = frame.time
+            if not self._times or frame.number in timed:
+                self._times[frame.number] = frame.time
             packet = packets.take(frame)
             tcp = packet is not None and packet.protocol == TCP
             segment = tcp_segment(frame, packet) if packet is not None and tcp else None
@@ -428,7 +428,7 @@ class Explainer:
                 self._asked[asked] = packet, segment
             if packet is None or segment is None:
                 continue
-            if wanted is None or frame.number in wanted:
+            if frame.number in wanted:
                 self._shown[frame.number] = Shown.of(frame, packet)
 
     def time(self, frame: int) -> float:

@@ -24,7 +24,7 @@ from .page import filled
 from .report import Result
 from .shown import Shown
 
-__all__ = ["html", "write"]
+__all__ = ["html", "left_out", "write"]
 
 _TEMPLATE = Path(__file__).with_name("explorer.html")
 #: Where the pieces are put: the first piece of rows before the script, so that it shows early.
@@ -43,6 +43,11 @@ def write(
     path.write_text(html(result, explainer, progress), encoding="utf-8")
 
 
+def left_out(listed: int, segments: int) -> str:
+    """Returns the words about a list that does not have all segments."""
+    return f"the first segments and those refused later, {listed} of {segments}"
+
+
 def html(result: Result, explainer: Explainer, progress: Progress | None = None) -> str:
     """Returns the text of the file."""
     times = {key_of(each.arrival): each for run in result.runs for each in timeline.segments(run)}
@@ -56,6 +61,8 @@ def html(result: Result, explainer: Explainer, progress: Progress | None = None)
         for each in known:
             for column, value in zip(columns, _row(tables, explainer, each), strict=True):
                 column.append(value)
+            for shown in each.shown:
+                shown.forget()
         if progress is not None:
             progress(at + len(known), len(judged))
     rows = [
@@ -68,6 +75,7 @@ def html(result: Result, explainer: Explainer, progress: Progress | None = None)
         "agrees": result.agrees,
         "width": result.width,
         "count": len(judged),
+        "left_out": left_out(len(judged), result.segments) if len(judged) < result.segments else "",
         "rows": _ROWS,
         "segments": _SEGMENTS,
         "streams": {stream.number: str(stream) for _, stream in result.streams},

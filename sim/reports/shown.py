@@ -36,6 +36,10 @@ class Shown:
     def layers(self) -> list[fields.Layer]:
         return fields.packet(self.octets, self.number, self.ip, ethernet=self.ethernet)
 
+    def forget(self) -> None:
+        """Drops the layers, which take more memory than the octets, until they are asked for."""
+        self.__dict__.pop("layers", None)
+
     @classmethod
     def of(cls, frame: Frame, packet: IpPacket) -> Shown:
         """Returns a frame that has a TCP segment."""

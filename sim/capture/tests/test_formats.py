@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
-import sys
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import zstandard
 from ddp_rnic.sim.capture import formats
 from ddp_rnic.sim.capture.pcap import CaptureError, Unread, read_frames
+from ddp_rnic.sim.capture.standard_input import StandardInput
 
 CAPTURE = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
 OCTETS = CAPTURE.read_bytes()
@@ -36,13 +37,17 @@ WAYS: list[Callable[[bytes], bytes]] = [
 
 
 def give(octets: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives octets as standard input."""
+    """Gives octets as standard input, a few at a time."""
+    end, pipe = os.pipe()
 
-    class Input:
-        buffer = io.BytesIO(octets)
+    def write() -> None:
+        with open(pipe, "wb", buffering=0) as file:
+            for at in range(0, len(octets), 7919):
+                file.write(octets[at : at + 7919])
 
-    formats.standard_input.cache_clear()
-    monkeypatch.setattr(sys, "stdin", Input)
+    Thread(target=write).start()
+    given = StandardInput(end)
+    monkeypatch.setattr(formats, "standard_input", lambda: given)
 
 
 @pytest.mark.parametrize("compress", WAYS, ids=lambda way: way.__name__)

@@ -101,7 +101,7 @@ class FakeEngine(Engine):
         base: int = 0,
         waves: Waves | None = None,
         progress: Callable[[int, int], None] | None = None,
-        part: Callable[[Outcome], None] | None = None,
+        part: Callable[[Outcome], bool] | None = None,
     ) -> Outcome:
         self.configs.append(config)
         device = _Device(config, memory, ring)

@@ -1,0 +1,186 @@
+"""Plays captures through simulated RNICs, also while standard input is still being written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import Enum, auto
+
+from rich.console import Console
+
+from ..hdl.spec.config import RnicConfig
+from ..sim.capture.capture import Assumption, Watch
+from ..sim.capture.formats import STANDARD_INPUT
+from ..sim.capture.live import Follower
+from ..sim.capture.traffic import Traffic, traffic_of
+from ..sim.engines.engine import Engine, Operation, Outcome
+from ..sim.engines.waves import Waves
+from ..sim.replay.differences import Comparison
+from ..sim.replay.plan import Replay, replays
+from ..sim.replay.regions import Region, RegionError, derive, load_regions, stream_ends
+from ..sim.reports.record import Record
+from ..sim.reports.report import Result, Run, Tally, outcome_text
+from .inputs import Asked
+from .results import print_differences
+from .terminal import say
+
+_WHY_LATER = "played at the end of standard input, because"
+
+
+class Keep(Enum):
+    """The events that a run has after it: those of no segment, of the first ones, or of all."""
+
+    NOTHING = auto()
+    BEGINNING = auto()
+    EVERYTHING = auto()
+
+
+def play(
+    replay: Replay,
+    engine: Engine,
+    begin: Callable[[], None] = lambda: None,
+    *,
+    waves: Waves | None = None,
+    keep: Keep = Keep.NOTHING,
+    progress: Callable[..., None] | None = None,
+) -> Run:
+    """Plays a capture through one RNIC.
+
+    Parameters
+    ----------
+    begin
+        This function is called when the simulator is built.
+    keep
+        How many events the run has afterwards.
+    progress
+        Gets the number of segments that were played, and of all.
+    """
+    plan = replay.plan
+    memory = plan.memory.copy()
+    comparison, tally = Comparison(plan), Tally(plan)
+    record = None if keep is Keep.NOTHING else Record(plan)
+
+    def operations() -> Iterator[Operation]:
+        begin()
+        yield from replay.operations()
+
+    def part(outcome: Outcome) -> bool:
+        if record is not None and not record.take(outcome):
+            return False
+        comparison.take(outcome)
+        tally.take(outcome)
+        plan.forget()
+        return True
+
+    def show(done: int, known: int) -> None:
+        if progress is not None:
+            progress(replay.taken * done // known, replay.total)
+
+    outcome = engine.run(
+        plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
+        part=part if keep is not Keep.EVERYTHING and replay.forgets else None,
+    )  # fmt: skip
+    run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
+    if record is not None:
+        run.outcome = record.restore(outcome)
+    return run
+
+
+class Live:
+    """Plays the frames of standard input that have come, while others are still being written.
+
+    The capture is cut at the ends of messages, and each cut is played through an RNIC of its own.
+    Its regions and buffers come from its own segments, because nobody knows the later ones yet. So
+    this is a first result: a Terminate that comes later can show that a receiver refused a segment.
+
+    Parameters
+    ----------
+    config
+        The configuration of the RNIC.
+    engine
+        The engine that runs the Verilog.
+    asked
+        The options that choose the traffic.
+
+    Attributes
+    ----------
+    agrees
+        Whether RTL and golden model have agreed so far.
+    """
+
+    def __init__(self, config: RnicConfig, engine: Engine, asked: Asked) -> None:
+        self.agrees = True
+        self._config, self._engine = config, engine
+        self._follower = Follower([Assumption.parse(text) for text in asked.assume])
+        self._counts: Counter[str] = Counter()  # segments that were played, by host
+        self._given: list[Region] | None = None
+        self._later = ""  # why nothing is played yet
+        if asked.capture == STANDARD_INPUT and asked.regions is not None:
+            given = load_regions(asked.regions)
+            self._given = given.regions or None
+            if given.queues:
+                self._wait(f"the buffers in {asked.regions} are counted from the first message on")
+
+    def _wait(self, why: str) -> None:
+        if not self._later:
+            self._later = why
+            say(f"{_WHY_LATER} {why}")
+
+    def __call__(self, watch: Watch) -> None:
+        """Plays the messages that have come since the last call, and prints the result."""
+        if watch.sctp:
+            self._wait("the sessions of SCTP are found in the capture as a whole")
+        if self._later:
+            return
+        capture = self._follower.take(watch, STANDARD_INPUT)
+        if not capture.connections:
+            return
+        try:
+            self._play(traffic_of(capture))
+        except RegionError as error:
+            self._wait(str(error))
+
+    def _play(self, traffic: Traffic) -> None:
+        if self._given is None:
+            found = derive(traffic, self._config.stags)
+            regions, ends = found.regions, found.ends
+        else:
+            regions, ends = [*filter(None, map(self._now, self._given))], stream_ends(traffic)
+        result = Result("", "", self._config.width, self._given is None)
+        for replay in replays(traffic, regions, self._config, ends)[0]:
+            run = play(replay, self._engine)
+            result.runs.append(run)
+            golden = run.plan.golden
+            self._follower.end(each for each in run.plan.streams if not golden.live(each.number))
+            print_differences(Console(stderr=True, highlight=False), run.differences)
+        self.agrees = self.agrees and result.agrees
+        frames = range(0)
+        for arrival in traffic.arrivals:
+            self._counts[arrival.endpoint] += 1
+            frames = range(frames.start or arrival.frame, arrival.frame + 1)
+        say(f"frames {frames.start} to {frames[-1]}: {result.verdict}: {outcome_text(result)}")
+        if self._given is not None:
+            self._given = [each for each in self._given if not self._revoked(each, result)]
+
+    def _now(self, region: Region) -> Region | None:
+        """Returns a given region with periods that count from the segments played so far on, or
+        None if it is not registered any more.
+        """
+        played = self._counts[region.endpoint]
+        periods = tuple(
+            (max(after - played, 0), None if until is None else until - played)
+            for after, until in region.periods
+            if until is None or until > played
+        )
+        return replace(region, periods=periods) if periods else None
+
+    def _revoked(self, region: Region, result: Result) -> bool:
+        """Returns True if a Send with Invalidate has revoked a given region."""
+        now = self._now(region)
+        return now is None or (
+            now.periods[0][0] == 0
+            and not any(
+                run.plan.golden.registered(region.endpoint, region.stag) for run in result.runs
+            )
+        )

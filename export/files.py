@@ -22,7 +22,7 @@ def export(
     Parameters
     ----------
     progress
-        Gets the number of files that are written, the number of all, and what is written next.
+        Gets the number of files that are written, the number of all, and the name of the next one.
 
     Raises
     ------

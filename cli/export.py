@@ -10,6 +10,7 @@ import typer
 from ..export.files import export as write_files
 from .outcome import check_directory, exits, writing
 from .parameters import Config, Set, configured
+from .terminal import bar
 
 
 @exits()
@@ -29,6 +30,7 @@ def export(
     """
     chosen = configured(config, set_)
     check_directory(out)
-    with writing(out):
-        for path in write_files(chosen, out):
-            typer.echo(path)
+    with writing(out), bar("writing") as progress:
+        written = write_files(chosen, out, progress)
+    for path in written:
+        typer.echo(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from ddp_rnic.cli.app import app
 from ddp_rnic.export import datasheet, files
+from ddp_rnic.hdl.spec.config import RnicConfig
 from typer.testing import CliRunner, Result
 
 
@@ -92,3 +93,19 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         assert result.exit_code == 2 and result.stdout == ""
         assert result.stderr.count("\n") == 1 and words in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_progress_names_each_file_before_it_is_written(tmp_path: Path) -> None:
+    calls: list[tuple[int, int, str]] = []
+
+    def progress(done: int, total: int, text: str) -> None:
+        name = text.partition(",")[0]
+        assert not (tmp_path / name).exists() and len([*tmp_path.iterdir()]) == done
+        calls.append((done, total, text))
+
+    written = files.export(RnicConfig(), tmp_path, progress)
+    assert [(done, text.partition(",")[0]) for done, _, text in calls] == [
+        (at, path.name) for at, path in enumerate(written)
+    ]
+    assert {total for _, total, _ in calls} == {len(written)}
+    assert calls[-1][2] == "datasheet.html, after a trial in simulation"

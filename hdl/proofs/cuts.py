@@ -1,13 +1,14 @@
-"""Proves that the pieces of a cut placement are the whole placement, in order."""
+"""Proves that the pieces of a placement, or of the entries of a turn, are all of it, in order."""
 
 from amaranth import *
 from amaranth.hdl import Cover
 
 from ..dma.pages import PAGE_SHIFTS
+from ..send.runs import RUN
 from ..spec.config import RnicConfig
 from .harness import Harness, if_
 
-__all__ = ["CONFIG", "MarkerParts", "PageParts"]
+__all__ = ["CONFIG", "MarkerParts", "PageParts", "RingRuns"]
 
 CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, pages=16)
 
@@ -170,3 +171,40 @@ class PageParts(Harness):
 
 
 LOW = PAGE_SHIFTS[0]
+
+
+class RingRuns(Harness):
+    """Proves that Runs cuts a span of a ring into its entries, each one once and in order.
+
+    No run is empty, longer than RUN, or outside of the ring; no entry after the span is read.
+
+    Assumes that a span is not empty and no longer than its ring, and that the ring ends before
+    2**64. By induction of depth 2.
+    """
+
+    def rules(self, m):
+        dut = self.dut
+        span, run = dut.i.payload, dut.o.payload
+        self.polite(dut.i)
+        size = Signal(17)
+        m.d.comb += size.eq(1 << span.size)
+        self.assume(if_(dut.i.valid, (span.count != 0) & (span.count <= size)))
+        self.assume(if_(dut.i.valid, Cat(span.base, C(0, 1)) + size <= 1 << 58))
+        gone, gives = Signal(8), dut.o.valid & dut.o.ready
+        with m.If(gives):
+            m.d.sync += gone.eq(Mux(dut.i.ready, 0, gone + run.count))
+        index, end = Signal(17), Signal(9)
+        m.d.comb += [index.eq((span.start + gone) & (size - 1)), end.eq(gone + run.count)]
+        self.always(if_(dut.o.valid, dut.i.valid), "of a span that came")
+        self.always(if_(dut.o.valid, run.at == span.base + index), "where the last one ended")
+        self.always(if_(dut.o.valid, index + run.count <= size), "inside the ring")
+        self.always(if_(dut.o.valid, (run.count != 0) & (run.count <= RUN)), "not too long")
+        self.always(if_(dut.o.valid, run.first == (gone == 0)), "the first one")
+        self.always(if_(dut.o.valid, end <= span.count), "no entry after the span")
+        self.always(if_(dut.o.valid, run.last == (end == span.count)), "up to its end")
+        self.always(dut.i.ready == (gives & run.last), "taken with its last run")
+        self.steady(dut.o, "steady")
+        m.d.comb += Cover(gives & run.last & (gone > RUN) & (index < 3), "around the ring's end")
+        self.lemma(gone == self.inside["past"], "entries that are gone")
+        self.lemma(if_(dut.i.valid, gone < span.count), "some are left")
+        self.lemma(if_(gone != 0, dut.i.valid), "a span that was begun stays")

@@ -23,6 +23,7 @@ from ..lib.stream import Beat, Store, counted, delayed
 from ..spec.send import ENTRY
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
+from .runs import RUN, Runs, Span
 from .scheduler import turns
 from .segmenter import TurnResult
 from .work import QUANTUM, WorkEntry
@@ -33,9 +34,6 @@ __all__ = ["Doorbell", "RingReader", "SendRing"]
 WINDOW = 8
 #: The most entries that are read in a turn.
 MOST = 255
-#: The most entries of a run, which is read as one: the first entries come once it is there, and its
-#: room is free again once it has left.
-RUN = 16
 QUEUE = 8
 
 
@@ -441,43 +439,29 @@ class RingReader(wiring.Component):
             m.d.comb += window.more.eq(1)
 
     def _read(self, m, windows, fetched):
-        """Reads a window, in runs that end where the ring does."""
+        """Reads a window, in runs."""
         m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
-        window = windows.o.payload
-        # A run takes two cycles: its entries are counted first.
-        past, index, ends = Signal(8), Signal(16), Signal(16)  # of the window; in the ring
-        most, left, count = Signal(range(RUN + 1)), Signal(8), Signal(range(RUN + 1))
-        counts, last, room = Signal(), Signal(), Signal()
+        m.submodules.cut = cut = Runs()
+        window, room = windows.o.payload, Signal()
+        segment, run = self.segments.payload, runs.i.payload
         m.d.comb += [
-            index.eq((window.start + past) & ((1 << window.size) - 1)),
-            ends.eq((1 << window.size) - index),
-            most.eq(Mux(ends < RUN, ends, RUN)),
-            left.eq(window.count - past),
-        ]
-        takes, segment, run = Signal(), self.segments.payload, runs.i.payload
-        m.d.comb += [
+            *(cut.i.payload[name].eq(window[name]) for name, _ in Span()),
+            cut.i.valid.eq(windows.o.valid),
+            windows.o.ready.eq(cut.i.ready),
             room.eq(runs.half & fetched.half),
-            self.segments.valid.eq(counts & room),
-            takes.eq(self.segments.valid & self.segments.ready),
+            self.segments.valid.eq(cut.o.valid & room),
+            cut.o.ready.eq(self.segments.ready & room),
             segment.lead.eq(0),
-            segment.length.eq(count << exact_log2(ENTRY)),
+            segment.length.eq(cut.o.payload.count << exact_log2(ENTRY)),
             segment.tag.eq(window.stream),
-            runs.i.valid.eq(takes),
-            run.address.eq((window.base + index) << exact_log2(ENTRY)),
+            runs.i.valid.eq(cut.o.valid & cut.o.ready),
+            run.address.eq(cut.o.payload.at << exact_log2(ENTRY)),
             run.length.eq(segment.length),
             run.last.eq(1),
-            windows.o.ready.eq(takes & last),
-            fetched.i.valid.eq(takes & ~past.any()),
+            fetched.i.valid.eq(runs.i.valid & cut.o.payload.first),
             *(fetched.i.payload[name].eq(window[name])
               for name, _ in _Fetched(self.streams)),
         ]
-        m.d.sync += [
-            counts.eq(windows.o.valid & ~takes),
-            last.eq(left <= most),
-            count.eq(Mux(left < most, left, most)),
-        ]
-        with m.If(takes):
-            m.d.sync += past.eq(Mux(last, 0, past + count))
         reserved = Signal(range(4 * QUEUE))
         m.d.comb += [
             self.pieces.valid.eq(runs.o.valid & reserved.any()),

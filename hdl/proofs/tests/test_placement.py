@@ -13,6 +13,7 @@ from ddp_rnic.hdl.proofs import bursts, cuts, untagged
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tagged import CheckedTable, Inbounds
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
+from ddp_rnic.hdl.send.runs import Runs
 
 LONG = pytest.mark.long
 
@@ -70,6 +71,29 @@ def test_the_parts_between_markers_are_the_placement():
     assert proof.status == "PASS", proof.log
     proof = covers(cuts.MarkerParts(MarkerCut(cuts.CONFIG), lemmas=False), depth=16)
     assert proof.status == "PASS", proof.log
+
+
+def test_the_runs_of_a_turn_are_its_entries():
+    proof = induction(cuts.RingRuns(Runs()), depth=2)
+    assert proof.status == "PASS", proof.log
+    proof = covers(cuts.RingRuns(Runs(), lemmas=False), depth=12)
+    assert proof.status == "PASS", proof.log
+
+
+@bugs(
+    "old, new",
+    ("rest < RUN, rest, RUN", "rest < RUN, RUN, RUN"),
+    ("left < most, left, most", "left < most, most, most"),
+    ("run.last.eq(left <= most)", "run.last.eq(left < most)"),
+    ("past + run.count", "past + RUN"),
+    ("Mux(run.last, 0, past", "Mux(run.last, past, past"),
+    ("(span.start + past) &", "(span.start + past - 1) &"),
+    ids=["ring", "count", "last", "past", "next", "index"],
+)
+def test_a_run_of_other_entries_is_caught(old, new):
+    bug = planted("send.runs", old, new)
+    proof = bounded(cuts.RingRuns(bug.Runs(), lemmas=False), depth=12)
+    assert proof.status == "FAIL", proof.log
 
 
 def test_a_part_that_overlaps_is_caught():

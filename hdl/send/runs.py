@@ -1,0 +1,85 @@
+"""Cuts the entries that are read in a turn into runs, each of which is read as one."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..spec.send import ENTRY
+
+__all__ = ["RUN", "Run", "Runs", "Span"]
+
+#: The most entries of a run. The first entries of a turn come once their run is there, and its room
+#: is free again once it has left.
+RUN = 16
+
+
+class Span(data.StructLayout):
+    """Entries of a ring.
+
+    Members
+    -------
+    base : 58, size : 4
+        2 to the power of ``size`` entries from ``base`` on, in units of 64 octets.
+    start : 16, count : 8
+        The index of the first entry, which runs freely; and how many there are: one or more, and no
+        more than the ring has.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "base": 64 - exact_log2(ENTRY), "size": 4, "start": 16, "count": 8})
+
+
+class Run(data.StructLayout):
+    """``count`` (5) entries from the address ``at`` (58) on, in units of 64 octets.
+
+    ``first`` (1), ``last`` (1): they are the first ones and the last ones of their span.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "at": 64 - exact_log2(ENTRY), "count": range(RUN + 1), "first": 1, "last": 1})
+
+
+class Runs(wiring.Component):
+    """Cuts a span into runs, no one longer than ``RUN`` or across the end of the ring.
+
+    Latency: 1 cycle. Throughput: one run in 2 cycles. Reset: the next span has no run yet. Errors:
+    none.
+
+    Members
+    -------
+    i : In(stream.Signature(Span()))
+        Taken with its last run.
+    o : Out(stream.Signature(Run()))
+    """
+
+    def __init__(self):
+        super().__init__({
+            "i": In(stream.Signature(Span())),
+            "o": Out(stream.Signature(Run())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        span, run = self.i.payload, self.o.payload
+        past = Signal(8)  # entries of the span in earlier runs
+        index, rest, most, left = Signal(16), Signal(16), Signal(range(RUN + 1)), Signal(8)
+        m.d.comb += [
+            index.eq((span.start + past) & ((1 << span.size) - 1)),
+            rest.eq((1 << span.size) - index),
+            most.eq(Mux(rest < RUN, rest, RUN)),
+            left.eq(span.count - past),
+            run.at.eq(span.base + index),
+            run.first.eq(past == 0),
+            self.i.ready.eq(self.o.valid & self.o.ready & run.last),
+        ]
+        m.d.sync += [
+            self.o.valid.eq(self.i.valid & ~(self.o.valid & self.o.ready)),
+            run.count.eq(Mux(left < most, left, most)),
+            run.last.eq(left <= most),
+        ]
+        with m.If(self.o.valid & self.o.ready):
+            m.d.sync += past.eq(Mux(run.last, 0, past + run.count))
+        return m

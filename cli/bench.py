@@ -188,14 +188,17 @@ def print_results(console: Console, results: numbers.Results) -> None:
 
 def _print_parts(console: Console, rows: numbers.Rows) -> None:
     """Prints the area of the parts of the tops; it is the same with each seed."""
-    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
+    tops = {
+        f"{row['width']} bits{', sends' * (row['block'] == numbers.SENDER)}": row["parts"]
+        for row in rows
+        if row["block"] in ("top", numbers.SENDER)
+    }
     lines = []
     for part in dict.fromkeys(part for parts in tops.values() for part in parts):
         areas = [parts.get(part, {}).values() for parts in tops.values()]
         lines.append([part or "between them", *(" ".join(map(str, area)) for area in areas)])
     if tops:
-        headings = "part", *(f"{width} bits" for width in tops)
-        print_table(console, "LUT4, FF, DP16KD of the top by part", headings, lines)
+        print_table(console, "LUT4, FF, DP16KD of the top by part", ("part", *tops), lines)
 
 
 def _print_sending(console: Console, rows: Iterable[dict[str, Any]]) -> None:

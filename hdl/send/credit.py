@@ -8,9 +8,11 @@ from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, delayed
 from ..mpa.length import FpduLength
 
-__all__ = ["CreditAccounts", "CreditLimit", "CreditStart", "enough"]
+__all__ = ["PLENTY", "CreditAccounts", "CreditLimit", "CreditStart", "enough"]
 
 QUEUE = 16
+#: 2 to the power of this many words are more than the longest FPDU has, with markers.
+PLENTY = 15
 
 
 def enough(octets, markers):
@@ -60,7 +62,8 @@ class _Found(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({"stream": 12, "words": 30, "position": _Position(), "failed": 1})
+        super().__init__({
+            "stream": 12, "words": 30, "plenty": 1, "position": _Position(), "failed": 1})
 
 
 class CreditAccounts(wiring.Component):
@@ -90,7 +93,8 @@ class CreditAccounts(wiring.Component):
     look : In(stream.Signature(range(streams), always_ready=True))
         The stream of a turn that is about to begin; at most 16 of them.
     there : Out(1)
-        The next turn can begin: ``words`` Out(30), its credit; ``limited`` Out(1): it has a limit;
+        The next turn can begin: ``words`` Out(30), its credit; ``plenty`` Out(1): that is enough
+        for any FPDU, as 2 to the power of ``PLENTY`` words are; ``limited`` Out(1): it has a limit;
         ``markers`` Out(1); ``sctp`` Out(1): it sends over SCTP; ``failed`` Out(1): its sending half
         has failed.
     begins, cuts, ends : In(1)
@@ -105,7 +109,8 @@ class CreditAccounts(wiring.Component):
             "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
             "closes": In(stream.Signature(range(streams), always_ready=True)),
             "look": In(stream.Signature(range(streams), always_ready=True)),
-            "there": Out(1), "words": Out(30), "limited": Out(1), "markers": Out(1),
+            "there": Out(1), "words": Out(30), "plenty": Out(1), "limited": Out(1),
+            "markers": Out(1),
             "sctp": Out(1), "failed": Out(1),
             "begins": In(1), "cuts": In(1), "octets": In(17), "ends": In(1),
         })
@@ -139,10 +144,12 @@ class CreditAccounts(wiring.Component):
             found.stream.eq(number),
             found.words.eq(Mux(
                 left[-1], 0, Mux(position.sctp & self.chunks, left, left[2:]))),
+            found.plenty.eq(~left[-1] & left[2 + PLENTY:].any()),
             found.position.eq(position),
             found.failed.eq(failed),
             self.there.eq(turns.o.valid),
             self.words.eq(turns.o.payload.words),
+            self.plenty.eq(turns.o.payload.plenty),
             self.limited.eq(turns.o.payload.position.limited),
             self.failed.eq(turns.o.payload.failed),
             self.markers.eq(turns.o.payload.position.markers),

@@ -33,6 +33,9 @@ __all__ = ["Doorbell", "RingReader", "SendRing"]
 WINDOW = 8
 #: The most entries that are read in a turn.
 MOST = 255
+#: The most entries of a run, which is read as one: the first entries come once it is there, and its
+#: room is free again once it has left.
+RUN = 16
 QUEUE = 8
 
 
@@ -269,7 +272,8 @@ class RingReader(wiring.Component):
             context.data.needs.eq(Mux(changes[1], Mux(other, before.needs, written.needs), 0)),
             context.data.window.eq(Mux(changes[1], Mux(other, before.window, Mux(
                 written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
-                    written.again & ~written.needs.any(), wider, before.window))), WINDOW)),
+                    written.again & ~written.needs.any() & ~written.spent, wider,
+                    before.window))), WINDOW)),
             context.data.answered.eq(changes[1] & other),
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
@@ -437,24 +441,23 @@ class RingReader(wiring.Component):
             m.d.comb += window.more.eq(1)
 
     def _read(self, m, windows, fetched):
-        """Reads a window: in two runs if the ring ends in it."""
+        """Reads a window, in runs that end where the ring does."""
         m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
         window = windows.o.payload
-        # Entries of the first run are those up to the end of the ring.
-        again, mask, index, rest, count = Signal(), Signal(16), Signal(16), Signal(16), Signal(8)
-        two, room = Signal(), Signal()
+        # A run takes two cycles: its entries are counted first.
+        past, index, ends = Signal(8), Signal(16), Signal(16)  # of the window; in the ring
+        most, left, count = Signal(range(RUN + 1)), Signal(8), Signal(range(RUN + 1))
+        counts, last, room = Signal(), Signal(), Signal()
         m.d.comb += [
-            mask.eq((1 << window.size) - 1),
-            index.eq(Mux(again, 0, window.start & mask)),
-            rest.eq(mask + 1 - index),
-            two.eq(~again & (rest < window.count)),
+            index.eq((window.start + past) & ((1 << window.size) - 1)),
+            ends.eq((1 << window.size) - index),
+            most.eq(Mux(ends < RUN, ends, RUN)),
+            left.eq(window.count - past),
         ]
-        first_run = Signal(8)  # entries of the first run
-        m.d.comb += count.eq(Mux(again, window.count - first_run, Mux(two, rest, window.count)))
         takes, segment, run = Signal(), self.segments.payload, runs.i.payload
         m.d.comb += [
             room.eq(runs.half & fetched.half),
-            self.segments.valid.eq(windows.o.valid & room),
+            self.segments.valid.eq(counts & room),
             takes.eq(self.segments.valid & self.segments.ready),
             segment.lead.eq(0),
             segment.length.eq(count << exact_log2(ENTRY)),
@@ -463,13 +466,18 @@ class RingReader(wiring.Component):
             run.address.eq((window.base + index) << exact_log2(ENTRY)),
             run.length.eq(segment.length),
             run.last.eq(1),
-            windows.o.ready.eq(takes & ~two),
-            fetched.i.valid.eq(takes & ~again),
+            windows.o.ready.eq(takes & last),
+            fetched.i.valid.eq(takes & ~past.any()),
             *(fetched.i.payload[name].eq(window[name])
               for name, _ in _Fetched(self.streams)),
         ]
+        m.d.sync += [
+            counts.eq(windows.o.valid & ~takes),
+            last.eq(left <= most),
+            count.eq(Mux(left < most, left, most)),
+        ]
         with m.If(takes):
-            m.d.sync += [again.eq(two), first_run.eq(count)]
+            m.d.sync += past.eq(Mux(last, 0, past + count))
         reserved = Signal(range(4 * QUEUE))
         m.d.comb += [
             self.pieces.valid.eq(runs.o.valid & reserved.any()),
@@ -492,7 +500,7 @@ class Entries(wiring.Component):
     -------
     windows : In(stream.Signature(_Fetched(streams)))
     heads : In(stream.Signature(StagedHead()))
-        One or two for each window; the tag is the stream.
+        One or more for each window; the tag is the stream.
     beats : In(stream.Signature(Beat(width)))
     o : Out(stream.Signature(WorkEntry(streams)))
     fail : Out(stream.Signature(range(streams)))
@@ -513,15 +521,17 @@ class Entries(wiring.Component):
         beats = 8 * ENTRY // self.width  # of an entry
         window, head = self.windows.payload, self.heads.payload
         # The run under way: entries of it, and of the whole window, that are missing.
-        run, failed, begun, left = Signal(8), Signal(), Signal(), Signal(8)
+        run, failed, begun, left = Signal(range(RUN + 1)), Signal(), Signal(), Signal(8)
+        reports, reported = Signal(), Signal()  # a window's first run that was refused
         octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
         advance, comes, ends = Signal(), Signal(), Signal()
         entry = self.o.payload
         m.d.comb += [
             self.fail.payload.eq(head.tag),
-            self.fail.valid.eq(self.heads.valid & ~run.any() & self.windows.valid & head.failed),
+            reports.eq(head.failed & ~(reported & begun)),
+            self.fail.valid.eq(self.heads.valid & ~run.any() & self.windows.valid & reports),
             self.heads.ready.eq(
-                ~run.any() & self.windows.valid & (~head.failed | self.fail.ready)),
+                ~run.any() & self.windows.valid & (~reports | self.fail.ready)),
             advance.eq(~self.o.valid | self.o.ready),
             comes.eq(run.any() & advance & (failed | self.beats.valid)),
             ends.eq(failed | (at == beats - 1)),
@@ -531,7 +541,8 @@ class Entries(wiring.Component):
         ]
         with m.If(self.heads.valid & self.heads.ready):
             m.d.sync += [
-                run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1)]
+                run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1),
+                reported.eq(head.failed | (reported & begun))]
             with m.If(~begun):
                 m.d.sync += left.eq(window.count)
         m.d.comb += entry.entry.eq(octets)

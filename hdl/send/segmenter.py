@@ -26,7 +26,7 @@ from ..lib.stream import Store, counted, delayed
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.sctp import FUNCTION
 from ..spec.send import ENTRY
-from .credit import CreditAccounts, CreditLimit, CreditStart, enough
+from .credit import PLENTY, CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .repeats import SLOT_BITS, Repeat
 from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
@@ -36,9 +36,9 @@ __all__ = ["Cutter", "SegmentTag", "Segmenter", "TurnResult"]
 QUEUE = 16
 #: Octets of a turn that a segment costs beside its payload: its headers, length and CRC.
 OVERHEAD = 24
-#: Octets and beats of a turn that a segment costs at least. Both were measured: a flood of segments
-#: without payload takes about as many cycles as the same cost in long segments.
-LEAST_OCTETS, LEAST_BEATS = 160, 4
+#: Octets of a turn that a segment costs at least: those of an entry of the ring and as many of
+#: payload. Messages that short take about as many cycles as the same cost in long segments.
+LEAST = 2 * ENTRY
 
 
 class SegmentTag(data.StructLayout):
@@ -133,6 +133,8 @@ class TurnResult(data.StructLayout):
         The octets of the turn were used up, and a message stopped.
     over : range(QUANTUM)
         Octets beyond those of the turn; see :class:`~.scheduler.Scheduler`.
+    spent : 1
+        The turn has no octets left.
     again : 1
         The stream has more to send, as far as is known.
     response : 1
@@ -142,7 +144,7 @@ class TurnResult(data.StructLayout):
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
-            "over": range(QUANTUM), "again": 1, "response": 1})
+            "over": range(QUANTUM), "spent": 1, "again": 1, "response": 1})
 
 
 def _header_octets(message, sctp):
@@ -209,7 +211,7 @@ class Cutter(wiring.Component):
     stream has a MULPDU without room for an octet of payload is refused.
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
-    costs its payload and ``OVERHEAD``, but some beats at least; each piece of a message after the
+    costs its payload and ``OVERHEAD``, but ``LEAST`` at least; each piece of a message after the
     first costs as many octets as an entry has. If the turn has no octets left, the message stops,
     and so do all later messages of the turn; they continue in another turn. Each of them has one
     refused segment with the mark ``stops``, with which its pieces are dropped.
@@ -230,11 +232,12 @@ class Cutter(wiring.Component):
     the segment is refused.
 
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages; in 3
-    cycles if its stream has a limit. Reset: no message; MULPDUs and MSNs stay. Errors: none.
+    cycles if its stream has a limit and less than 128 KiB of credit left, or sends over SCTP.
+    Reset: no message; MULPDUs and MSNs stay. Errors: none.
 
     Parameters
     ----------
-    width, streams : int
+    streams : int
     sctp : bool
         Streams may send over SCTP.
 
@@ -259,8 +262,8 @@ class Cutter(wiring.Component):
         Look-up of a segment that is sent again, answered in the same cycle.
     """
 
-    def __init__(self, width, streams, *, sctp=False):
-        self.width, self.streams, self.sctp = width, streams, sctp
+    def __init__(self, streams, *, sctp=False):
+        self.streams, self.sctp = streams, sctp
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
@@ -278,7 +281,7 @@ class Cutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, valid, fresh = Signal(_Prepared(self.streams)), Signal(), Signal(2)
-        # A segment is weighed, then, if its stream has a limit, tested, and then cut.
+        # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
         skips, stops, leaves, takes = Signal(), Signal(), Signal(), Signal()
         waits = Signal()  # the message at the input was there in the last cycle
@@ -291,7 +294,7 @@ class Cutter(wiring.Component):
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
-        accounts, fits, limited, marked, failed, sctp = self._credit(
+        accounts, fits, scarce, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
         may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
         m.d.comb += [
@@ -309,8 +312,8 @@ class Cutter(wiring.Component):
             takes.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += [
-            tests.eq(weighs & limited & ~again),
-            cuts.eq((weighs & ~(limited & ~again)) | tests),
+            tests.eq(weighs & scarce & ~again),
+            cuts.eq((weighs & ~(scarce & ~again)) | tests),
             fresh.eq(Cat(takes, fresh)),
             waits.eq(self.i.valid & ~takes),
         ]
@@ -376,8 +379,8 @@ class Cutter(wiring.Component):
     def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
         """Adds the accounts of credit.
 
-        Returns them; whether the segment to be cut has credit; and whether its stream has a limit,
-        has markers, has failed, and sends over SCTP.
+        Returns them; whether the segment to be cut has credit; whether a segment that is weighed
+        may have none; and whether its stream has markers, has failed, and sends over SCTP.
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams, chunks=self.sctp)
         for name, port in (
@@ -389,7 +392,9 @@ class Cutter(wiring.Component):
             Signal(bits, name=name) for name, bits in (
                 ("left", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         whole, rest, fits = Signal(15), Signal(15), Signal()  # words of a segment that is cut
-        needs, has_limit = Mux(ends, rest, whole), Mux(first, accounts.limited, limited)
+        needs, scarce, scant = Mux(ends, rest, whole), Signal(), Signal()
+        m.d.comb += scarce.eq(Mux(
+            first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
         m.d.comb += accounts.begins.eq(first)
         with m.If(first):
             m.d.sync += [
@@ -401,11 +406,12 @@ class Cutter(wiring.Component):
             has_markers = Mux(first, accounts.markers, markers)
             chunks = Mux(first, accounts.sctp, sctp)
             m.d.sync += [
+                scant.eq(scarce),
                 whole.eq(Mux(chunks, 1, enough(mulpdu, has_markers))),
                 rest.eq(Mux(chunks, 1, enough(now.left[:17], has_markers)))]
         m.d.sync += fits.eq(needs <= left)
-        may = fits | ~limited | bad | now.turn.repeat
-        return accounts, may, has_limit, markers, failed, sctp
+        may = fits | ~scant | bad | now.turn.repeat
+        return accounts, may, scarce, markers, failed, sctp
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -459,9 +465,8 @@ class Cutter(wiring.Component):
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
         finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
-        least = max(LEAST_OCTETS, LEAST_BEATS * self.width // 8)
         m.d.comb += [
-            cost.eq(Mux(length < least - OVERHEAD, least, length + OVERHEAD)),
+            cost.eq(Mux(length < LEAST - OVERHEAD, LEAST, length + OVERHEAD)),
             left.eq(budget - spent),
         ]
         m.d.sync += spent.eq(Mux(sends, cost, 0))
@@ -502,6 +507,7 @@ class Cutter(wiring.Component):
                 now.turn.more | now.partial | stops | (stopped & ~first)))),
             self.results.valid.eq(ended),
             result.eq(before),
+            result.spent.eq(~untouched & (left <= 0)),
             # The octets beyond the turn less one, so that no adder follows ``left``.
             result.over.eq(Mux(untouched | ~left[-1], 0, Mux(
                 left[exact_log2(QUANTUM):].all(), ~left[:exact_log2(QUANTUM)], QUANTUM - 1))),
@@ -539,8 +545,6 @@ class Segmenter(wiring.Component):
 
     Parameters
     ----------
-    width : int
-        Bits of a beat: what a segment costs at least depends on it.
     streams : int
         DDP Streams, a power of two, up to 4096.
     inline : int
@@ -567,7 +571,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256, sctp=False):
+    def __init__(self, streams, *, inline=256, sctp=False):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -575,7 +579,7 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
+        self.streams, self.rows, self.sctp = streams, inline, sctp
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -598,7 +602,7 @@ class Segmenter(wiring.Component):
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
-        m.submodules.cutter = cutter = Cutter(self.width, self.streams, sctp=self.sctp)
+        m.submodules.cutter = cutter = Cutter(self.streams, sctp=self.sctp)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)

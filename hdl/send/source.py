@@ -81,7 +81,7 @@ class DataSource(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        self.segmenter = Segmenter(config.width, config.streams, sctp=config.senders > 0)
+        self.segmenter = Segmenter(config.streams, sctp=config.senders > 0)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)
@@ -129,7 +129,7 @@ class DataSource(wiring.Component):
         m.submodules.segmenter = segmenter = self.segmenter
         m.submodules.check = check = self.check
         m.submodules.dma = dma = ReadDma(
-            self.config.width, reads=self.config.outstanding, inline=segmenter.rows)
+            self.config.width, reads=self.config.outstanding, segments=64, inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -32,10 +32,20 @@ from ..replay.load import Load, SctpLoad
 from ..replay.send_load import ResponseLoad, SendLoad
 from .others import Peer
 
-__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
+__all__ = [
+    "BLOCKS",
+    "MTUS",
+    "PAYLOADS",
+    "SCTP_PAYLOADS",
+    "SENDER",
+    "line_rate",
+    "run_bench",
+]
 
 #: The blocks that are placed and routed.
 BLOCKS = ("crc32c", "tagged_check", "placement_dma", "framer", "scheduler", "top")
+#: The name of the whole device that sends and answers RDMA Reads, too.
+SENDER = "sending top"
 #: Octets of payload of a segment.
 PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
 #: Payloads whose latency is measured.
@@ -123,8 +133,8 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     from ...hdl.mpa.framer import Framer
     from ...hdl.send.scheduler import Scheduler
 
-    if block == "top":
-        return verilog(config), "rnic"
+    if block in ("top", SENDER):
+        return verilog(_sender(config) if block == SENDER else config), "rnic"
     component = {
         "crc32c": lambda: Crc32c(config.width),
         "tagged_check": lambda: TaggedCheck(config.stags),
@@ -162,15 +172,19 @@ def _sctp_cycles(engine: Engine, config: RnicConfig) -> Rows:
     ]
 
 
+def _sender(config: RnicConfig) -> RnicConfig:
+    return replace(config, transmit=True, responder=True)
+
+
 def _sending(engine: Engine, config: RnicConfig) -> Rows:
     """Measures messages back to back, the latency of a single one, and that of a response."""
-    config, rows = replace(config, transmit=True), []
+    config, rows = _sender(config), []
     for payload, offset, streams, latency in _SENT:
         load = SendLoad(config, payload, offset, streams=streams, latency=latency)
         count = max(_CYCLES // int(load.limit), 8 * streams)
         rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
     load = SendLoad(config, 64, streams=1)
-    answer = ResponseLoad(replace(config, responder=True), 64)
+    answer = ResponseLoad(config, 64)
     return [
         *rows,
         {"kind": "latency"} | load.row(load.delay(engine)),
@@ -213,6 +227,7 @@ def _builds(
     configs: Iterable[RnicConfig],
     peers: Iterable[Peer],
     *,
+    blocks: Sequence[str],
     pnr: bool,
     seeds: tuple[int, ...],
     xilinx: str | None,
@@ -224,7 +239,7 @@ def _builds(
         flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
     for config in configs:
         for kind, flow in flows:
-            for block in BLOCKS:
+            for block in blocks:
                 measure = partial(_of_block, flow, block, config)
                 yield _Step(kind, f"{block} at {config.width} bits", measure)
     for peer in peers:
@@ -254,7 +269,7 @@ def run_bench(
     sctp
         Also measure the cycles of DDP over SCTP; building its simulator takes minutes, once.
     send
-        Also measure a device that sends.
+        Also measure a device that sends; with ``pnr`` or ``xilinx``, its area, too.
     pnr
         Also place and route the blocks, one per processor at a time. The top of a width takes
         minutes.
@@ -279,7 +294,8 @@ def run_bench(
     engine = engine or load("compiled")
     configs = [RnicConfig(width=width) for width in widths]
     steps = list(_simulations(engine, configs, sctp=sctp, send=send))
-    built = list(_builds(configs, peers, pnr=pnr, seeds=tuple(seeds), xilinx=xilinx))
+    blocks = (*BLOCKS, SENDER) if send else BLOCKS
+    built = list(_builds(configs, peers, blocks=blocks, pnr=pnr, seeds=tuple(seeds), xilinx=xilinx))
     if built:
         pnr_flow.check_tools()
     results: Results = {

@@ -33,6 +33,8 @@ _STAG, _TO, _REGION = 0x511, 0x1000, 1 << 16
 _IRD, _SLOTS = 8, 3
 #: Base-2 logarithm of the entries of a ring, and the MULPDU.
 _RING, _MULPDU = 10, 8000
+#: Octets of the LLP stream that may leave.
+_CREDIT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ class SendLoad:
             for steps in (
                 commands.set_stream(stream, pd=1),
                 commands.set_mulpdu(stream, _MULPDU),
-                commands.set_sending(stream, sequence=0, crc=True),
+                commands.set_limit(stream, _CREDIT),
+                commands.set_sending(stream, sequence=0, crc=True, limited=True),
                 commands.set_sent_msn(stream, 0, 1),
                 commands.set_send_ring(stream, _REGION + stream * size, _RING),
             ):
@@ -111,9 +114,11 @@ class SendLoad:
         )
 
     def cycles(self, engine: Engine, messages: int) -> float:
-        """Returns the cycles per message, once the pipeline is full."""
+        """Returns the cycles per message, once the pipeline is full and the streams' turns are as
+        long as they become.
+        """
         fpdus = self.run(engine, messages).fpdus
-        begin, end = len(fpdus) // 4, 3 * len(fpdus) // 4
+        begin, end = len(fpdus) // 2, 3 * len(fpdus) // 4
         segments = self.payload // (_MULPDU - 18) + 1
         return (fpdus[end].last - fpdus[begin].last) / (end - begin) * segments
 

@@ -121,17 +121,18 @@ def test_place_and_route_measures_every_block(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(pnr, "check_tools", lambda: None)
     monkeypatch.setattr(pnr, "measure", measure)
-    for name in ("_cycles", "_latency", "_simulation"):
+    for name in ("_cycles", "_latency", "_simulation", "_sending"):
         monkeypatch.setattr(bench, name, lambda engine, config: [])
     monkeypatch.setattr(bench.os, "cpu_count", lambda: 1)
     steps: list[tuple[int, int, str]] = []
     measured = bench.run_bench(
-        [WIDTH], pnr=True, seeds=[1, 2], progress=lambda *step: steps.append(step)
+        [WIDTH], pnr=True, send=True, seeds=[1, 2], progress=lambda *step: steps.append(step)
     )
     # The longest steps come first.
-    assert asked == [(block, WIDTH, (1, 2)) for block in reversed(bench.BLOCKS)]
-    assert [row["block"] for row in measured["pnr"]] == list(bench.BLOCKS)
-    total = len(bench.BLOCKS) + 3
+    blocks = *bench.BLOCKS, bench.SENDER
+    assert asked == [(block, WIDTH, (1, 2)) for block in reversed(blocks)]
+    assert [row["block"] for row in measured["pnr"]] == list(blocks)
+    total = len(blocks) + 4
     assert [step[:2] for step in steps] == [(done, total) for done in range(total)]
 
 
@@ -215,7 +216,11 @@ def test_json_is_one_object_on_standard_output(
 
 def test_tables_hold_the_numbers(results: bench.Results) -> None:
     text = io.StringIO()
-    print_results(Console(file=text, width=100), results | {"pnr": [ROW]})
+    sender = ROW | {
+        "block": bench.SENDER,
+        "parts": {"source": {"lut4": 7000, "ff": 1, "dp16kd": 2}},
+    }
+    print_results(Console(file=text, width=100), results | {"pnr": [ROW, sender]})
     lines = text.getvalue().splitlines()
     assert any("8900" in line and "1115 (1115)" in line for line in lines)
     assert any("1500 octets" in line and "8.273 (8.273)" in line for line in lines)
@@ -224,3 +229,5 @@ def test_tables_hold_the_numbers(results: bench.Results) -> None:
     assert any("from doorbell to first beat" in line for line in lines)
     assert any("top" in line and "201.5" in line and "29" in line for line in lines)
     assert any("walker" in line and "4000 5900 29" in line for line in lines)
+    assert any("part" in line and "64 bits, sends" in line for line in lines)
+    assert any("source" in line and "7000 1 2" in line for line in lines)

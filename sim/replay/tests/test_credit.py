@@ -13,8 +13,17 @@ import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.send import Message
 from ddp_rnic.sim.engines.engine import UNSTALLED, Drain, Outcome, Poll, Stalls
-from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
-from ddp_rnic.sim.replay.tests.test_send_plan import ORDINARY, OTHER, STALLS, Device, piece, write
+from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender
+from ddp_rnic.sim.replay.tests.test_send_plan import (
+    ORDINARY,
+    OTHER,
+    SIZE,
+    STALLS,
+    Device,
+    piece,
+    write,
+)
 
 WRAP = 1 << 32
 
@@ -104,6 +113,25 @@ def test_limits_that_come_while_it_sends_are_kept(width: int, stalls: Stalls) ->
         under_way = polls[len(given) + 1][0] if len(given) + 1 < len(polls) else total
         assert end <= max(given[-1] if given else 0, under_way)
     assert {fpdu.stream for fpdu in outcome.fpdus} == {1, 2}
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 777, 1 << 17])
+def test_credit_that_is_plenty_runs_out_at_its_last_octet(width: int, beyond: int) -> None:
+    """While a stream has 128 KiB of credit, its segments are not compared with it one by one."""
+    limit, device = (1 << 17) + beyond, Device(width, entries=9)
+    device.do(
+        commands.set_mulpdu(1, 30_000),
+        commands.set_limit(1, limit),
+        commands.set_sending(1, sequence=0, crc=True, limited=True),
+    )
+    for _ in range(6):
+        device.post(1, write(piece(0x5000, SIZE)))
+    ends = [end for end, _ in sent(device.run(STALLS), 0, markers=False)]
+    sender = MpaSender(crc=True)
+    segments = DataSource(30_000).tagged(0xABC, 0, bytes(SIZE))
+    known = [*accumulate(len(sender.send(segment)) for segment in 6 * segments)]
+    assert ends == [end for end in known if end <= limit] and len(ends) < len(known)
 
 
 def test_doorbells_without_credit_delay_no_other_stream() -> None:

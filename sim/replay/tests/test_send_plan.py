@@ -519,6 +519,23 @@ def test_an_entry_that_the_bus_does_not_read_ends_its_own_stream_alone(
 
 
 @pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("first", [1, 15, 16, 17, 31, 39])
+def test_entries_of_a_long_message_that_the_bus_does_not_read(width: int, first: int) -> None:
+    """Entries from the ``first`` one on cannot be read. Whole segments before them may leave."""
+    device, octets = Device(width), bytes(range(1, 241)) * 11
+    message = Message(Kind.TAGGED, flags=Flag.INLINE, octets=octets[: 32 + 39 * ENTRY], stag=1)
+    device.post(1, message)
+    device.post(1, GOOD)
+    for _ in range(3):
+        device.post(2, write(piece(0x5000, 3000, OTHER)))
+    ring = device.ring(1)
+    outcome = device.run(faults=[range(ring + first * ENTRY, ring + 40 * ENTRY)])
+    sent = b"".join(payloads(outcome, 1))
+    assert sent == octets[: len(sent)] and len(sent) <= 32 + (first - 1) * ENTRY
+    assert b"".join(payloads(outcome, 2)) == 3 * device.octets(2, 0x5000, 3000)
+
+
+@pytest.mark.parametrize("width", ORDINARY)
 def test_random_rings_and_doorbells_hold_up_no_other_stream(width: int) -> None:
     """Stream 1 posts whatever a client can write; stream 2 gets all of its messages through."""
     rng = random.Random(width)

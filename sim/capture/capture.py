@@ -763,7 +763,7 @@ class Chunks(Sequence[Chunk]):
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[Chunk]:
-        return map(self._at, self._numbers)
+        return self._those(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Chunk: ...
@@ -771,16 +771,15 @@ class Chunks(Sequence[Chunk]):
     def __getitem__(self, index: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, index: int | slice) -> Chunk | Sequence[Chunk]:
         numbers = self._numbers[index]
-        return self._at(numbers) if isinstance(numbers, int) else [*map(self._at, numbers)]
+        if isinstance(numbers, int):
+            return next(self._those([numbers]))
+        return [*self._those(numbers)]
 
-    def _at(self, number: int) -> Chunk:
-        octets, pieces = self.stream.octets, self.stream.pieces
-        starts = pieces.column(2)
-        start = max(starts[number], self.begin)
-        end = min(starts[number + 1] if number + 1 < len(starts) else self._end, self._end)
-        return Chunk(
-            pieces.column(0)[number],
-            pieces.column(1)[number],
-            self.first + start - self.begin,
-            octets.read(start, end),
-        )
+    def _those(self, numbers: Iterable[int]) -> Iterator[Chunk]:
+        pieces, read = self.stream.pieces, self.stream.octets.read
+        frames, times, starts = (pieces.column(number) for number in range(3))
+        begin, before, last = self.begin, self.first - self.begin, self._end
+        for number in numbers:
+            start = max(starts[number], begin)
+            end = min(starts[number + 1], last) if number + 1 < len(starts) else last
+            yield Chunk(frames[number], times[number], before + start, read(start, end))

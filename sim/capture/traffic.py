@@ -51,22 +51,33 @@ class Traffic:
     @property
     def longest(self) -> int:
         """The octets of the longest FPDU."""
-        return self._facts[0]
+        return self._facts.longest
 
     @property
     def terminates(self) -> list[Arrival]:
         """The segments that are Terminates of RDMAP (RFC 5040 section 4.8)."""
-        return self._facts[1]
+        return self._facts.terminates
 
     @cached_property
-    def _facts(self) -> tuple[int, list[Arrival]]:
-        longest, found = 0, []
+    def _facts(self) -> _Facts:
+        facts = _Facts()
         for arrival in self.arrivals:
-            longest = max(longest, len(arrival.raw))
-            header = arrival.header
-            if isinstance(header, Untagged) and (header.opcode, header.queue) == _TERMINATE:
-                found.append(arrival)
-        return longest, found
+            facts.take(arrival)
+        return facts
+
+
+@dataclass
+class _Facts:
+    """The octets of the longest FPDU, and the Terminates."""
+
+    longest: int = 0
+    terminates: list[Arrival] = field(default_factory=list)
+
+    def take(self, arrival: Arrival) -> None:
+        self.longest = max(self.longest, len(arrival.raw))
+        header = arrival.header
+        if isinstance(header, Untagged) and (header.opcode, header.queue) == _TERMINATE:
+            self.terminates.append(arrival)
 
 
 class _Arrivals(Sequence[Arrival]):
@@ -157,7 +168,8 @@ def traffic_of(capture: Capture) -> Traffic:
     arrivals = _Arrivals(found)
     ends = {stream.number: stream.position for stream in streams}
     misnumbered: dict[int, int] = {}
-    for arrival, expected in _wrong_numbers(arrivals, unframed, ends):
+    facts = _Facts()
+    for arrival, expected in _wrong_numbers(arrivals, unframed, ends, facts):
         header = arrival.header
         assert isinstance(header, Untagged)
         misnumbered[arrival.stream.number] = arrival.order
@@ -170,7 +182,7 @@ def traffic_of(capture: Capture) -> Traffic:
         last = direction.chunks[-1]
         if rest := last.position + len(last.octets) - ends[stream.number]:
             left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
-    return Traffic(
+    traffic = Traffic(
         tuple(streams),
         arrivals,
         tuple(notes),
@@ -178,6 +190,8 @@ def traffic_of(capture: Capture) -> Traffic:
         misnumbered,
         left_out=tuple(left_out),
     )
+    vars(traffic)["_facts"] = facts  # found in the same pass over all FPDUs
+    return traffic
 
 
 def _begun_before(stream: Stream, direction: Direction) -> Stream:
@@ -251,17 +265,19 @@ def _wrong_marker(direction: Direction) -> int | None:
 
 
 def _wrong_numbers(
-    arrivals: Iterable[Arrival], unframed: dict[int, int], ends: dict[int, int]
+    arrivals: Iterable[Arrival], unframed: dict[int, int], ends: dict[int, int], facts: _Facts
 ) -> Iterator[tuple[Arrival, int]]:
     """Yields each stream's first segment with a wrong MSN, and the right MSN.
 
     Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
     2^32) with each DDP Message" of the queue. Segments after an error of another kind are not
-    checked. ``ends`` gets the position after the last segment of each stream.
+    checked. ``ends`` gets the position after the last segment of each stream, and ``facts`` gets
+    all segments.
     """
     numbers: dict[tuple[int, int], int] = {}
     over: set[int] = set()
     for arrival in arrivals:
+        facts.take(arrival)
         stream, header = arrival.stream.number, arrival.header
         ends[stream] = end = arrival.position + len(arrival.raw)
         if header is None or not arrival.digest_is_good or end > unframed.get(stream, end):

@@ -16,6 +16,7 @@ from .outcome import BadInput, exits
 
 @exits()
 def prm(
+    context: typer.Context,
     device: Annotated[
         str, typer.Argument(help="uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim.")
     ],
@@ -71,7 +72,12 @@ def prm(
     input. 3: a tool is missing.
     """
     if play is not None:
-        if device != "sim" or baud or user or group or share or log:
+        given = {
+            name
+            for name in context.params
+            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        }
+        if device != "sim" or given != {"device", "play"}:
             raise BadInput("--play needs the device sim, and takes no other option")
         from .sharing import show
 

@@ -15,7 +15,7 @@ from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
-from ..lib.stream import Beat, Skid, Stage, Store, delayed
+from ..lib.stream import Backlog, Beat, Skid, Stage, Store, delayed
 from .intake import LlpSettings
 
 __all__ = ["FpduHead", "Framer"]
@@ -379,7 +379,7 @@ class Framer(wiring.Component):
             data.StructLayout({"data": self.width, "words": range(words + 1), "last": 1}),
             depth=QUEUE)
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
-        m.submodules.known = of_packet = Store(known, depth=2 * QUEUE)
+        m.submodules.known = of_packet = Backlog(known, depth=2 * QUEUE)
         m.submodules.stage = stage = Stage(SentBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)
         wiring.connect(m, wiring.flipped(self.heads), prefix.heads)
@@ -424,8 +424,8 @@ class Framer(wiring.Component):
         ]
         out = stage.i.payload
         m.d.comb += [
-            stage.i.valid.eq(queue.o.valid),
-            queue.o.ready.eq(stage.i.ready),
+            stage.i.valid.eq(queue.o.valid & of_packet.o.valid),
+            queue.o.ready.eq(stage.i.ready & of_packet.o.valid),
             out.beat.data.eq(queue.o.payload.data),
             out.beat.count.eq(queue.o.payload.words << 2),
             out.beat.last.eq(queue.o.payload.last),

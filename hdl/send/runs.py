@@ -43,7 +43,8 @@ class Run(data.StructLayout):
 
 
 class Runs(wiring.Component):
-    """Cuts a span into runs, no one longer than ``RUN`` or across the end of the ring.
+    """Cuts a span into runs. A run ends with the span, or before the next index that is a multiple
+    of ``RUN``, or at the end of a ring that has fewer entries.
 
     Latency: 1 cycle. Throughput: one run in 2 cycles. Reset: the next span has no run yet. Errors:
     none.
@@ -65,18 +66,19 @@ class Runs(wiring.Component):
         m = Module()
         span, run = self.i.payload, self.o.payload
         past = Signal(8)  # entries of the span in earlier runs
-        index, rest, most, left = Signal(16), Signal(16), Signal(range(RUN + 1)), Signal(8)
+        index, left = Signal(16), Signal(8)
+        most, block = Signal(range(RUN + 1)), Signal(range(RUN + 1))
         m.d.comb += [
             index.eq((span.start + past) & ((1 << span.size) - 1)),
-            rest.eq((1 << span.size) - index),
-            most.eq(Mux(rest < RUN, rest, RUN)),
+            block.eq(Mux(span.size < exact_log2(RUN), 1 << span.size[:2], RUN)),
+            most.eq(block - index[:exact_log2(RUN)]),
             left.eq(span.count - past),
-            run.at.eq(span.base + index),
             run.first.eq(past == 0),
             self.i.ready.eq(self.o.valid & self.o.ready & run.last),
         ]
         m.d.sync += [
             self.o.valid.eq(self.i.valid & ~(self.o.valid & self.o.ready)),
+            run.at.eq(span.base + index),
             run.count.eq(Mux(left < most, left, most)),
             run.last.eq(left <= most),
         ]

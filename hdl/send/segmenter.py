@@ -39,6 +39,9 @@ OVERHEAD = 24
 #: Octets of a turn that a segment costs at least: those of an entry of the ring and as many of
 #: payload. Messages that short take about as many cycles as the same cost in long segments.
 LEAST = 2 * ENTRY
+#: Beats of a turn that a segment costs at least if it is compared with the credit: it takes a cycle
+#: more.
+COMPARED = 3
 
 
 class SegmentTag(data.StructLayout):
@@ -211,10 +214,11 @@ class Cutter(wiring.Component):
     stream has a MULPDU without room for an octet of payload is refused.
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
-    costs its payload and ``OVERHEAD``, but ``LEAST`` at least; each piece of a message after the
-    first costs as many octets as an entry has. If the turn has no octets left, the message stops,
-    and so do all later messages of the turn; they continue in another turn. Each of them has one
-    refused segment with the mark ``stops``, with which its pieces are dropped.
+    costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here;
+    each piece of a message after the first costs as many octets as an entry has. If the turn has no
+    octets left, the message stops, and so do all later messages of the turn; they continue in
+    another turn. Each of them has one refused segment with the mark ``stops``, with which its
+    pieces are dropped.
 
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
@@ -237,7 +241,7 @@ class Cutter(wiring.Component):
 
     Parameters
     ----------
-    streams : int
+    width, streams : int
     sctp : bool
         Streams may send over SCTP.
 
@@ -262,8 +266,8 @@ class Cutter(wiring.Component):
         Look-up of a segment that is sent again, answered in the same cycle.
     """
 
-    def __init__(self, streams, *, sctp=False):
-        self.streams, self.sctp = streams, sctp
+    def __init__(self, width, streams, *, sctp=False):
+        self.width, self.streams, self.sctp = width, streams, sctp
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
@@ -294,9 +298,9 @@ class Cutter(wiring.Component):
         msn = self._msn(m, now, fresh, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
-        accounts, fits, scarce, marked, failed, sctp = self._credit(
+        accounts, fits, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
-        may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, marked)
+        may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, scant, marked)
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
             bad.eq(now.refused | small | Mux(again, short, failed)
@@ -379,8 +383,9 @@ class Cutter(wiring.Component):
     def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
         """Adds the accounts of credit.
 
-        Returns them; whether the segment to be cut has credit; whether a segment that is weighed
-        may have none; and whether its stream has markers, has failed, and sends over SCTP.
+        Returns them; whether the segment to be cut has credit; whether the segment that is weighed,
+        and the one to be cut, are compared with it; and whether the stream has markers, has failed,
+        and sends over SCTP.
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams, chunks=self.sctp)
         for name, port in (
@@ -411,7 +416,7 @@ class Cutter(wiring.Component):
                 rest.eq(Mux(chunks, 1, enough(now.left[:17], has_markers)))]
         m.d.sync += fits.eq(needs <= left)
         may = fits | ~scant | bad | now.turn.repeat
-        return accounts, may, scarce, markers, failed, sctp
+        return accounts, may, scarce, scant, markers, failed, sctp
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -451,11 +456,11 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, length, leaves, stops, fits, marked):
+    def _turn(self, m, now, fresh, sends, length, leaves, stops, fits, scant, marked):
         """Counts the octets and entries of a turn, and reports its result.
 
-        ``fits``: the stream has credit for the segment; ``marked``: it has markers. Returns whether
-        a segment may begin.
+        ``fits``: the stream has credit for the segment, which was compared if ``scant``;
+        ``marked``: it has markers. Returns whether a segment may begin.
         """
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
@@ -465,8 +470,9 @@ class Cutter(wiring.Component):
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
         finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
+        least = Mux(scant, max(LEAST, COMPARED * self.width // 8), LEAST)
         m.d.comb += [
-            cost.eq(Mux(length < LEAST - OVERHEAD, LEAST, length + OVERHEAD)),
+            cost.eq(Mux(length + OVERHEAD < least, least, length + OVERHEAD)),
             left.eq(budget - spent),
         ]
         m.d.sync += spent.eq(Mux(sends, cost, 0))
@@ -545,6 +551,8 @@ class Segmenter(wiring.Component):
 
     Parameters
     ----------
+    width : int
+        Bits of a beat: a segment costs at least the cycles that it takes.
     streams : int
         DDP Streams, a power of two, up to 4096.
     inline : int
@@ -571,7 +579,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, streams, *, inline=256, sctp=False):
+    def __init__(self, width, streams, *, inline=256, sctp=False):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -579,7 +587,7 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.streams, self.rows, self.sctp = streams, inline, sctp
+        self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
@@ -602,7 +610,7 @@ class Segmenter(wiring.Component):
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
-        m.submodules.cutter = cutter = Cutter(self.streams, sctp=self.sctp)
+        m.submodules.cutter = cutter = Cutter(self.width, self.streams, sctp=self.sctp)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)

@@ -81,7 +81,7 @@ class DataSource(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        self.segmenter = Segmenter(config.streams, sctp=config.senders > 0)
+        self.segmenter = Segmenter(config.width, config.streams, sctp=config.senders > 0)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)

@@ -82,13 +82,14 @@ def test_the_runs_of_a_turn_are_its_entries():
 
 @bugs(
     "old, new",
-    ("rest < RUN, rest, RUN", "rest < RUN, RUN, RUN"),
+    ("1 << span.size[:2], RUN)", "RUN, RUN)"),
+    ("block - index[:exact_log2(RUN)]", "block"),
     ("left < most, left, most", "left < most, most, most"),
     ("run.last.eq(left <= most)", "run.last.eq(left < most)"),
     ("past + run.count", "past + RUN"),
     ("Mux(run.last, 0, past", "Mux(run.last, past, past"),
     ("(span.start + past) &", "(span.start + past - 1) &"),
-    ids=["ring", "count", "last", "past", "next", "index"],
+    ids=["small ring", "ring", "count", "last", "past", "next", "index"],
 )
 def test_a_run_of_other_entries_is_caught(old, new):
     bug = planted("send.runs", old, new)

@@ -18,6 +18,7 @@ from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.send import SendQueue
 
 STREAMS = 16
+WIDTH = 512
 #: Cycles from an entry to its segment, and from there to its first part if nothing waits.
 LATENCY, PART_LATENCY = 10, 6
 #: Cycles after the write of a MULPDU in which segments leave that were cut before.
@@ -114,7 +115,7 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
     a cycle, counted from the first entry, and of values. Before the cycle ``hold`` no segment is
     taken. With ``octets``, that is the size of a turn, and a message that stops gets another one.
     """
-    dut = shared(Segmenter, STREAMS, inline=rows)
+    dut = shared(Segmenter, WIDTH, STREAMS, inline=rows)
     rng, got, inline, begun = random.Random(1), [], bytearray(64 * rows), []
     reserved, changes, results = deque(), deque(changes), deque()
     outputs = {"segments": dut.segments, "parts": dut.parts, "inline": dut.inline}
@@ -409,7 +410,7 @@ def test_a_message_of_the_greatest_length(kind):
 )
 def test_parameters_are_checked(name, value):
     refused(
-        f"Segmenter {name} must be a power of two", Segmenter,
+        f"Segmenter {name} must be a power of two", Segmenter, WIDTH,
         **{"streams": 16, name: value})  # fmt: skip
-    refused(f"Segmenter {name} must be an integer", Segmenter, error=TypeError,
+    refused(f"Segmenter {name} must be an integer", Segmenter, WIDTH, error=TypeError,
             **{"streams": 16, name: 4.0})  # fmt: skip

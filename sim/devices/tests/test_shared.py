@@ -75,6 +75,7 @@ def test_the_command_says_what_it_cannot_play(tmp_path: Path) -> None:
         (["sim", "--play", tmp_path / "absent"], "there is no such file"),
         (["uart:x", "--play", CAPTURE], "--play needs the device sim"),
         (["sim", "--play", CAPTURE, "--share", "stags=1"], "takes no other option"),
+        (["sim", "--play", CAPTURE, "--clients", "8"], "takes no other option"),
     ):
         result = CliRunner().invoke(app.app, ["prm", *map(str, arguments)])
         assert result.exit_code == 2 and sentence in result.stderr, result.output

@@ -391,11 +391,17 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("limit", [None, 120_000], ids=["", "scarce credit"])
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_of_one_stream_leaves_another_one_its_share(width: int, flood: str) -> None:
+def test_a_flood_of_one_stream_leaves_another_one_its_share(
+    width: int, flood: str, limit: int | None
+) -> None:
     cycles = []
     for floods in (False, True):
         device, entries = Device(width, entries=10), len(FLOODS[flood].encode()) // ENTRY
+        if limit is not None:
+            device.do(commands.set_limit(1, limit))
+            device.do(commands.set_sending(1, sequence=0, crc=True, limited=True))
         if floods:
             # As many as the ring takes, or as are not sent before the other stream has ended.
             octets = sum(each.length for each in FLOODS[flood].pieces)

@@ -414,8 +414,8 @@ def test_a_flood_of_one_stream_leaves_another_one_its_share(
         assert b"".join(payloads(outcome, 2)) == 160 * device.octets(2, 0x5001, 1986)
         last = [fpdu.last for fpdu in outcome.fpdus if fpdu.stream == 2]
         cycles.append(last[150] - last[50])
-    # Half of the cycles would be a ratio of 2. If a segment that is compared with its credit cost no
-    # more than another one, it would be 2.20 at 512 bits.
+    # Half of the cycles would be a ratio of 2. It would be 2.20 at 512 bits if a segment that is
+    # compared with its credit cost no more than another one.
     assert cycles[1] <= 2.18 * cycles[0], cycles
 
 

@@ -34,7 +34,7 @@ __all__ = ["Failure", "Tally", "play"]
 
 #: Octets of the memory that an end lets the other one write, or read.
 _SPAN = 200_000
-#: Octets of the memory that messages are sent from; what a buffer holds after its completion.
+#: Octets of the memory that messages are sent from; and of a buffer after its completion.
 _ROOM, _JUNK = 1 << 19, b"\xdd"
 #: Receive buffers that an end has posted, and its requests that may be incomplete.
 _DEPTH, _UNDER_WAY = 24, 48
@@ -47,7 +47,7 @@ _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 @dataclass
 class Failure:
-    """The number of a chunk that failed, the messages that it was to play, and what was wrong."""
+    """The number of a chunk that failed, its messages, and a sentence that says what was wrong."""
 
     chunk: int
     messages: int
@@ -124,13 +124,20 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
+class _Repeatable(LockStep):
+    """A device whose Steering Tags its seed determines, too."""
+
+    def entropy(self, octets: int) -> bytes:
+        return self._random.randbytes(octets)
+
+
 @contextmanager
 def _devices(width: int, seed: int) -> Iterator[list[tuple[LockStep, Context]]]:
     config = RnicConfig(width=width, transmit=True, responder=True)
     with ExitStack() as stack:
         found = []
         for number in range(2):
-            sim = stack.enter_context(LockStep(config, seed=2 * seed + number))
+            sim = stack.enter_context(_Repeatable(config, seed=2 * seed + number))
             context = stack.enter_context(Device(sim).open())
             sim.watch(context)
             found.append((sim, context))
@@ -151,11 +158,12 @@ async def _chunk(
             _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally)
             for _ in range(count)
         ]
-        ends = [end.endpoint for pair in pairs for end in pair]
+        ends = [end for pair in pairs for end in pair]
         for end in ends:
-            stack.callback(end.abort)
+            stack.callback(end.close)
         async with asyncio.TaskGroup() as group:
-            carries = group.create_task(carry(network, contexts, ends))
+            endpoints = [end.endpoint for end in ends]
+            carries = group.create_task(carry(network, contexts, endpoints))
             async with asyncio.TaskGroup() as works:
                 for pair in pairs:
                     works.create_task(_work(pair, each))
@@ -253,6 +261,12 @@ class _End:
     async def connect(self, peer: _End) -> None:
         await self.endpoint.connect(peer.endpoint)
         self._tally.connections += 1
+
+    def close(self) -> None:
+        """Frees everything, in an order that is always the same."""
+        self.endpoint.abort()
+        for region in (self.source, self.target, self._local):
+            region.close()
 
     def prepare(self, qp: QP) -> None:
         """Posts buffers, before the peer can send."""

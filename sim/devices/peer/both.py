@@ -135,7 +135,7 @@ class _Repeatable(LockStep):
 def _devices(width: int, seed: int) -> Iterator[list[tuple[LockStep, Context]]]:
     config = RnicConfig(width=width, transmit=True, responder=True)
     with ExitStack() as stack:
-        found = []
+        found: list[tuple[LockStep, Context]] = []
         for number in range(2):
             sim = stack.enter_context(_Repeatable(config, seed=2 * seed + number))
             context = stack.enter_context(Device(sim).open())

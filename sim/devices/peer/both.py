@@ -114,6 +114,9 @@ def play(
                 progress(min(tally.messages, messages), messages)
             if only is not None:
                 break
+        if tally.failure is None:  # else the device and the driver may not agree with each other
+            for _, context in sims:
+                context.close()
     return tally
 
 
@@ -135,12 +138,12 @@ class _Repeatable(LockStep):
 def _devices(width: int, seed: int) -> Iterator[list[tuple[LockStep, Context]]]:
     config = RnicConfig(width=width, transmit=True, responder=True)
     with ExitStack() as stack:
-        found: list[tuple[LockStep, Context]] = []
-        for number in range(2):
-            sim = stack.enter_context(_Repeatable(config, seed=2 * seed + number))
-            context = stack.enter_context(Device(sim).open())
+        sims = [
+            stack.enter_context(_Repeatable(config, seed=2 * seed + number)) for number in range(2)
+        ]
+        found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
+        for sim, context in found:
             sim.watch(context)
-            found.append((sim, context))
         yield found
 
 
@@ -152,22 +155,20 @@ async def _chunk(
     each = max(1, min(_MESSAGES, left // (2 * count)))
     contexts = [context for _, context in sims]
     network = Network(rates, random.Random(rng.getrandbits(64)), tally.network)
-    with ExitStack() as stack:
-        pds = [stack.enter_context(PD(context)) for context in contexts]
-        pairs = [
-            _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally)
-            for _ in range(count)
-        ]
-        ends = [end for pair in pairs for end in pair]
-        for end in ends:
-            stack.callback(end.close)
-        async with asyncio.TaskGroup() as group:
-            endpoints = [end.endpoint for end in ends]
-            carries = group.create_task(carry(network, contexts, endpoints))
-            async with asyncio.TaskGroup() as works:
-                for pair in pairs:
-                    works.create_task(_work(pair, each))
-            carries.cancel()
+    pds = [PD(context) for context in contexts]
+    pairs = [
+        _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally) for _ in range(count)
+    ]
+    ends = [end for pair in pairs for end in pair]
+    async with asyncio.TaskGroup() as group:
+        endpoints = [end.endpoint for end in ends]
+        carries = group.create_task(carry(network, contexts, endpoints))
+        async with asyncio.TaskGroup() as works:
+            for pair in pairs:
+                works.create_task(_work(pair, each))
+        carries.cancel()
+    for owner in (*ends, *pds):
+        owner.close()
     for sim, context in sims:
         sim.compare_counters()
         if context.streams or context.cqs or context.regions:

@@ -167,8 +167,10 @@ async def _chunk(
             for pair in pairs:
                 works.create_task(_work(pair, each))
         carries.cancel()
-    for owner in (*ends, *pds):
-        owner.close()
+    for end in ends:
+        end.close()
+    for pd in pds:
+        pd.close()
     for sim, context in sims:
         sim.compare_counters()
         if context.streams or context.cqs or context.regions:

@@ -126,7 +126,7 @@ def _play_both(
                 f"again: rnic soak --both --seed {seed} --width {width} --loss {rates.loss}"
                 f" --duplication {rates.duplication} --reorder {rates.reorder}"
                 f" --chunk {failure.chunk} --segments {failure.messages}"
-                " (the same work, by new devices; without --chunk, with those before it)",
+                f" (on new devices; with all chunks before it: --segments {messages} alone)",
                 soft_wrap=True,
             )
         kinds = ", ".join(_count(tally.kinds[kind], kind) for kind in sorted(tally.kinds))

@@ -267,7 +267,7 @@ class _End:
 
     def close(self) -> None:
         """Frees everything, in an order that is always the same."""
-        self.endpoint.abort()
+        self.endpoint.close()
         for region in (self.source, self.target, self._local):
             region.close()
 

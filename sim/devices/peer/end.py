@@ -94,7 +94,7 @@ class TcpEnd:
         self._copies: deque[_Copy] = deque()
         self._begin = 0  # the position of the first FPDU
         self._end = self._their_end = -1  # the positions of both ends, once they are known
-        self._half_closed = self._aborted = False
+        self._half_closed = False
 
     # -- the user's side --------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class TcpEnd:
     def closed(self) -> bool:
         """True once both directions have ended, and the peer knows of it."""
         ended = self._end >= 0 and not self._sender.outstanding and self._half_closed
-        return self._aborted or (ended and self.connection.closed)
+        return ended and self.connection.closed
 
     async def wait(self, num_entries: int) -> list[WC]:
         """Waits for completions, and returns at least one and at most ``num_entries``.
@@ -145,13 +145,10 @@ class TcpEnd:
             self.connection.shutdown()
             await self.until(lambda: self.closed)
 
-    def abort(self) -> None:
-        """Ends the connection without waiting for anything."""
-        if not self._aborted:
-            self._aborted = True
-            with suppress(StateError):
-                self.connection.qp.close()
-            self.cq.close()
+    def close(self) -> None:
+        """Frees the queue pair and its queue."""
+        self.connection.qp.close()
+        self.cq.close()
 
     async def until(self, ready: Callable[[], object]) -> None:
         """Waits until ``ready`` returns True."""
@@ -170,17 +167,14 @@ class TcpEnd:
         if fresh := self._receiver.take(packet.position, packet.octets):
             self._network.moved = self._network.turn
             ends = self._receiver.position > self._their_end >= 0
-            if not self._aborted:
-                self.connection.receive(fresh[:-1] if ends else fresh)
-                if ends:
-                    self._half_closed = True
-                    self.connection.eof()
+            self.connection.receive(fresh[:-1] if ends else fresh)
+            if ends:
+                self._half_closed = True
+                self.connection.eof()
         self._transmit(self._sender.next, b"")
 
     def serve(self) -> None:
         """Processes what the device has reported, and sends what can be sent."""
-        if self._aborted:
-            return
         self.cq.process()
         acknowledged = self._sender.acknowledged
         while self._copies and self._copies[0].end <= acknowledged:

@@ -17,7 +17,15 @@ from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.rdmap import ReadRequest, opcode
 from ddp_rnic.sim.model.tests.test_tshark import TcpScript, tshark
-from ddp_rnic.sw_driver import PD, Access, Device, InvalidRequest, StateError, WcStatus
+from ddp_rnic.sw_driver import (
+    PD,
+    Access,
+    Device,
+    InvalidRequest,
+    StateError,
+    UnsupportedDevice,
+    WcStatus,
+)
 from ddp_rnic.sw_driver.cm import Connection, ConnectionLost, Rejected, Rtr
 from ddp_rnic.sw_driver.cm import StartupFrame as Frame
 from ddp_rnic.sw_driver.rdmap import CQ, WC, Layer, Opcode, Terminate
@@ -70,6 +78,11 @@ def bench() -> Iterator[Bench]:
     with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd:
         with CQ(context) as cq:
             yield Bench(sim, pd, cq)
+
+
+def test_a_device_that_does_not_send_needs_a_tcp_with_copies(bench: Bench) -> None:
+    with pytest.raises(UnsupportedDevice, match="TCP must keep copies"):
+        bench.make(keeps=False)
 
 
 def enhanced_of(frame: Frame | None) -> Enhanced:

@@ -145,7 +145,7 @@ def test_the_command_says_how_to_play_a_failure_again(monkeypatch: pytest.Monkey
     assert result.exit_code == outcome.DIFFERS
     assert (
         "again: rnic soak --both --seed 5 --width 64 --loss 0.05 --duplication 0.02 --reorder 0.0"
-        " --chunk 0 --segments 150"
+        " --chunk 0 --segments 150 (on new devices; with all chunks before it: --segments 150"
     ) in result.stdout
     assert "64 bits: differ on" in result.stdout
 

@@ -14,11 +14,16 @@ from ..hdl.spec.config import WIDTHS
 from ..sim.campaigns import chunk as chunks
 from ..sim.campaigns import soak as endurance
 from ..sim.capture.pcap import counted as _count
+from ..sim.devices.peer.network import MOST, Rates
 from ..sim.engines.choice import load
 from .outcome import DIFFERS, BadInput, exits
 from .results import print_differences
 from .terminal import bar, console
 from .waves import Cycles, Parts, cycles_of, waves_of
+
+
+def _share(of: str) -> object:
+    return typer.Option(min=0, max=MOST, help=f"With --both: the share of packets that {of}.")
 
 
 @exits(ValueError)
@@ -51,6 +56,9 @@ def soak(
         bool,
         typer.Option("--both", help="Let two devices that send and receive work with each other."),
     ] = False,
+    loss: Annotated[float, _share("are lost")] = Rates().loss,
+    duplication: Annotated[float, _share("arrive twice")] = Rates().duplication,
+    reorder: Annotated[float, _share("later ones overtake")] = Rates().reorder,
 ) -> None:
     """Play random traffic through the RTL and the golden model, and compare the results.
 
@@ -58,9 +66,11 @@ def soak(
     The host revokes and registers regions and sets streams up again.
 
     With --both, two simulated devices send each other Sends, Writes and Reads
-    over TCP on loopback, on several connections at a time, some of which end
-    with an error. Both are in lock step with the golden model, and all octets
-    are compared.
+    over TCP, on several connections at a time, some of which end with an error.
+    The network between them loses packets, carries some twice and lets some
+    overtake others. The devices read lost octets again from host memory, where a
+    buffer is overwritten as soon as its message is complete. Both devices are in
+    lock step with the golden model, and all octets are compared.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
     130: interrupted.
@@ -71,11 +81,14 @@ def soak(
     traffic = chunks.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
     terminal.print(f"seed {traffic.seed}")
+    rates = Rates(loss, duplication, reorder)
     if both:
         if waves or bus_errors or streams != chunks.Traffic.streams:
-            raise BadInput("--both takes --segments, --width, --seed and --chunk alone")
-        _play_both(terminal, traffic.seed, segments, width or list(WIDTHS), chunk)
+            raise BadInput("--both takes no --waves, no --bus-errors and no --streams")
+        _play_both(terminal, traffic.seed, segments, rates, width or list(WIDTHS), chunk)
         return
+    if rates != Rates():
+        raise BadInput("--loss, --duplication and --reorder need --both, which has a network")
     configs = [chunks.config_of(bits, streams) for bits in width or WIDTHS]
     for config in configs:
         with bar(f"{config.width} bits", segments) as progress:
@@ -94,27 +107,39 @@ def soak(
 
 
 def _play_both(
-    terminal: Console, seed: int, messages: int, widths: list[int], chunk: int | None
+    terminal: Console,
+    seed: int,
+    messages: int,
+    rates: Rates,
+    widths: list[int],
+    chunk: int | None,
 ) -> None:
     from ..sim.devices.peer.both import play
 
     for width in widths:
         with bar(f"{width} bits", messages) as progress:
-            tally = play(width, seed, messages, only=chunk, progress=progress)
+            tally = play(width, seed, messages, rates, only=chunk, progress=progress)
         failure = tally.failure
         if failure is not None:
             terminal.print(f"[red]failure[/red]: {escape(failure.message)}", soft_wrap=True)
             terminal.print(
-                f"again: rnic soak --both --seed {seed} --width {width} --chunk {failure.chunk}"
-                " (the same work; TCP divides it in another way)",
+                f"again: rnic soak --both --seed {seed} --width {width} --loss {rates.loss}"
+                f" --duplication {rates.duplication} --reorder {rates.reorder}"
+                f" --chunk {failure.chunk} --segments {failure.messages}"
+                " (the same work, by new devices; without --chunk, with those before it)",
                 soft_wrap=True,
             )
         kinds = ", ".join(_count(tally.kinds[kind], kind) for kind in sorted(tally.kinds))
+        counts = tally.network
         terminal.print(
             f"{width} bits: {_verdict(failure)} on {_count(tally.messages, 'message')} ({kinds}),"
             f" {_count(tally.octets, 'octet')}, {_count(tally.connections, 'connection')},"
             f" {_count(tally.errors.total(), 'planned error')}, {_count(tally.cycles, 'cycle')};"
-            f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second",
+            f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second\n"
+            f"network: {_count(counts['packets'], 'packet')}, {counts['lost']} lost,"
+            f" {counts['doubled']} doubled, {counts['overtaken']} overtaken;"
+            f" {_count(counts['repeats'], 'FPDU')} sent again from host memory,"
+            f" {counts['copies']} from copies",
             soft_wrap=True,
         )
         if failure is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..base.buffers import copy_of
 from ..base.checks import flag, instance, integer
 from ..base.crc32c import crc32c
-from ..base.errors import InvalidRequest, StateError
+from ..base.errors import InvalidRequest, StateError, UnsupportedDevice
 from ..rdmap import CQ, QP, Layer, Opcode, QPState, Source, Terminate
 from ..verbs.pd import PD
 from ..verbs.sending import SendSettings
@@ -18,6 +18,7 @@ from .errors import (
     InvalidStartup,
     NoCommonRtr,
     Rejected,
+    Terminated,
 )
 from .framing import MULPDU, Cutter, MpaSource, mulpdu_of
 from .startup import UNSAID, Enhanced, Rtr, StartupFrame
@@ -59,6 +60,9 @@ class Connection:
         If set, this side wants CRCs, or markers in the stream that it receives.
     mulpdu
         Octets of the longest DDP Segment to send.
+    keeps
+        Whether TCP keeps copies of the octets that it has sent, as a socket does. Else it asks for
+        FPDUs again, see :class:`~..verbs.sending.SendSettings`; the device must send then.
     prepare
         Called with the queue pair before any message of the peer can arrive: the place to post the
         first receives.
@@ -86,6 +90,7 @@ class Connection:
         crc: bool = True,
         markers: bool = False,
         mulpdu: int = 1440,
+        keeps: bool = True,
         prepare: Callable[[QP], object] | None = None,
     ) -> None:
         order = "Connection(deliver, pd, cq)"
@@ -100,7 +105,11 @@ class Connection:
         self._crc, self._markers = flag("crc", crc), flag("markers", markers)
         self.mss: int | None = None
         self._mulpdu = integer("mulpdu", mulpdu, MULPDU[0], MULPDU[-1])
-        self._prepare = prepare
+        if not flag("keeps", keeps) and not pd.context.sends:
+            raise UnsupportedDevice(
+                "the device does not send, so that TCP must keep copies: set keeps=True"
+            )
+        self._keeps, self._prepare = keeps, prepare
         self.request: StartupFrame | None = None
         self.reply: StartupFrame | None = None
         self._qp: QP | None = None
@@ -141,6 +150,17 @@ class Connection:
         # What waits for the peer's first FPDU can still be sent.
         waits = self.silent and self._qp.unsent and not self._ended
         return self._qp.finished and not waits
+
+    def reason(self) -> ConnectError | None:
+        """Returns why the connection ended other than gracefully, or None."""
+        qp = self._qp
+        if self.error is None and qp is not None:
+            for terminate, by_peer in ((qp.received, True), (qp.sent, False)):
+                if terminate is not None:
+                    who = "the peer" if by_peer else "this side"
+                    text = f"{who} has terminated the connection: {qp.reason}"
+                    return Terminated(text, terminate, by_peer)
+        return self.error
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -267,7 +287,7 @@ class Connection:
             mulpdu = mulpdu_of(self.mss, markers=theirs.markers)
         source: Source | SendSettings
         if self._pd.context.sends:
-            source = SendSettings(mulpdu, crc, theirs.markers)
+            source = SendSettings(mulpdu, crc, theirs.markers, self._keeps)
         else:
             source = MpaSource(mulpdu, crc=crc, markers=theirs.markers)
         qp = QP(self._pd, self._cq, source, crc=crc, markers=self._markers, ird=ird, ord=ord)

@@ -22,7 +22,7 @@ from ..rdmap import CQ, QP, WC
 from ..verbs.context import Context
 from ..verbs.pd import PD
 from .connection import Connection
-from .errors import ConnectError, ConnectionLost, ConnectTimeout, Disconnected, Terminated
+from .errors import ConnectError, ConnectionLost, ConnectTimeout, Disconnected
 from .framing import MULPDU, packed
 from .pump import Owner, Pump
 
@@ -210,16 +210,9 @@ class Endpoint(Owner):
 
     def reason(self) -> Exception | None:
         """Returns why the connection ended other than gracefully, or None."""
-        if self._failure is not None or self.connection.error is not None:
+        if self._failure is not None:
             return self.connection.error or self._failure
-        with suppress(StateError):
-            qp = self.connection.qp
-            for terminate, by_peer in ((qp.received, True), (qp.sent, False)):
-                if terminate is not None:
-                    who = "the peer" if by_peer else "this side"
-                    text = f"{who} has terminated the connection: {qp.reason}"
-                    return Terminated(text, terminate, by_peer)
-        return None
+        return self.connection.reason()
 
     async def __aenter__(self) -> Self:
         return self

@@ -19,7 +19,7 @@ from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, StateError, WcStatus
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
 from ddp_rnic.sw_driver.cm.pump import Pump
-from ddp_rnic.sw_driver.rdmap import Layer, Opcode, ReadRequest, Terminate, wire
+from ddp_rnic.sw_driver.rdmap import CQ, QP, Layer, Opcode, ReadRequest, Terminate, wire
 from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf, SendSettings
 
 #: Lets a Data Source send a message; returns the FPDUs.
@@ -421,3 +421,40 @@ def test_a_message_is_sent_from_regions_of_its_domain_alone(pd: PD) -> None:
         await finish(client, server)
 
     run(test)
+
+
+def test_a_late_acknowledgment_ends_no_message_of_a_later_stream(pd: PD) -> None:
+    """A TCP without copies may learn after a stream's end that octets have arrived. The device may
+    have given the stream's number to another one by then.
+    """
+    context, settings = pd.context, SendSettings(1000, crc=True, markers=False, keeps=False)
+
+    def sent(qp: QP) -> int:
+        """Lets a queue pair send three messages, and returns how many octets these are."""
+        for _ in range(3):
+            qp.post_send(Opcode.SEND, bytes(100))
+        octets = 0
+        while octets < 3 * 124:
+            context.transport.wait(0)
+            assert not cq.poll()
+            octets += len(qp.data_to_send())
+        return octets
+
+    with CQ(context) as cq:
+        first = QP(pd, cq, settings)
+        octets = sent(first)
+        first.close()
+        assert len(cq.poll()) == 3
+        number = first.stream.number
+        context.numbers.remove(number)
+        context.numbers.appendleft(number)
+        second = QP(pd, cq, settings)
+        assert second.stream.number == number
+        assert sent(second) == octets
+        first.acknowledge(octets)
+        for _ in range(20):
+            context.transport.wait(0)
+            assert not cq.poll()
+        second.acknowledge(octets)
+        while len(cq.poll()) < 3:
+            context.transport.wait(0)

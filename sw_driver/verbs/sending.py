@@ -363,9 +363,10 @@ class SendingHalf:
             record = self._left.popleft().record
             if record.ends and not record.response:
                 arrived = record.entry + record.entries
-        if arrived != self._arrived:
-            self._arrived = arrived
+        # The device gets no word of a stream that has ended: its number may be another one's.
+        if arrived != self._arrived and not self._abandoned:
             self._release(arrived)
+        self._arrived = arrived
 
     def _release(self, index: int) -> None:
         """Lets the messages end whose entries are before an index."""

@@ -1,12 +1,11 @@
 """Two devices that play random work against each other, each in lock step with the golden model.
 
-Both devices receive, send and answer RDMA Reads in gateware; the host carries their FPDUs over TCP
-on loopback. The work is drawn in chunks, which the seed and their number determine. In a chunk
-several connections are busy in both directions at the same time, and every other one ends with an
-error. Each octet that arrives is compared with the octet that the other end has sent.
-
-TCP divides the octets in another way in each run, so that a chunk repeats the work, but not the
-cycles.
+Both devices receive, send and answer RDMA Reads in gateware. Between them is TCP over a simulated
+network that loses packets, carries some twice and lets some overtake others. Most connections have
+a TCP without copies: the device reads the octets again that were lost, and a buffer is overwritten
+as soon as its message is complete. The work is drawn in chunks, which the seed and their number
+determine. In a chunk several connections are busy in both directions at the same time, and every
+other one ends with an error. Each octet that arrives is compared with the octet that was sent.
 """
 
 from __future__ import annotations
@@ -18,35 +17,40 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....hdl.spec.config import RnicConfig
 from ....sw_driver import PD, Access, Context, Device
 from ....sw_driver.base.errors import RnicError
-from ....sw_driver.cm import Endpoint, Listener, Terminated, connect
+from ....sw_driver.cm import Terminated
 from ....sw_driver.rdmap import QP, WC, Layer, Opcode
 from ....sw_driver.verbs.cq import WcStatus
 from .channel import Wrong
+from .end import TcpEnd, carry
 from .lockstep import LockStep
+from .network import Network, Rates
 
 __all__ = ["Failure", "Tally", "play"]
 
 #: Octets of the memory that an end lets the other one write, or read.
 _SPAN = 200_000
+#: Octets of the memory that messages are sent from; and of a buffer after its completion.
+_ROOM, _JUNK = 1 << 19, b"\xdd"
 #: Receive buffers that an end has posted, and its requests that may be incomplete.
 _DEPTH, _UNDER_WAY = 24, 48
 #: Messages of a connection, in one direction; numbers of connections at a time.
 _MESSAGES, _CONNECTIONS = 400, (1, 2, 4, 8)
-#: Seconds that a chunk may take, and an error.
-_CHUNK, _ERROR = 600.0, 30.0
+#: Octets of the longest segments; and the share of connections whose TCP keeps copies.
+_MULPDUS, _KEEPING = (128, 1400, 1400, 4000), 0.2
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
 @dataclass
 class Failure:
-    """The number of a chunk that failed, and a sentence that says what was wrong."""
+    """The number of a chunk that failed, its messages, and a sentence that says what was wrong."""
 
     chunk: int
+    messages: int
     message: str
 
 
@@ -62,6 +66,8 @@ class Tally:
     #: How many messages there were of each kind, and how many connections ended with each error.
     kinds: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    #: What happened to packets, see :class:`.network.Network`.
+    network: Counter[str] = field(default_factory=Counter)
     failure: Failure | None = None
 
 
@@ -69,6 +75,7 @@ def play(
     width: int,
     seed: int,
     messages: int,
+    rates: Rates,
     *,
     only: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -83,6 +90,8 @@ def play(
         The seed of the draw.
     messages
         Messages in both directions; the last chunk may add some.
+    rates
+        What the network does to packets.
     only
         Play only this chunk.
     progress
@@ -95,9 +104,9 @@ def play(
         while tally.failure is None and tally.messages < messages:
             left = messages - tally.messages
             try:
-                asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, tally))
-            except* (Wrong, RnicError, TimeoutError) as group:
-                tally.failure = Failure(number, str(_first(group)) or "the chunk did not end")
+                asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, rates, tally))
+            except* (Wrong, RnicError) as group:
+                tally.failure = Failure(number, left, str(_first(group)))
             number += 1
             tally.seconds = time.monotonic() - began
             tally.cycles = sum(sim.cycle for sim, _ in sims) - cycles
@@ -105,6 +114,9 @@ def play(
                 progress(min(tally.messages, messages), messages)
             if only is not None:
                 break
+        if tally.failure is None:  # else the device and the driver may not agree with each other
+            for _, context in sims:
+                context.close()
     return tally
 
 
@@ -115,40 +127,50 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
+class _Repeatable(LockStep):
+    """A device whose Steering Tags its seed determines, too."""
+
+    def entropy(self, octets: int) -> bytes:
+        return self._random.randbytes(octets)
+
+
 @contextmanager
 def _devices(width: int, seed: int) -> Iterator[list[tuple[LockStep, Context]]]:
     config = RnicConfig(width=width, transmit=True, responder=True)
     with ExitStack() as stack:
-        found = []
-        for number in range(2):
-            sim = stack.enter_context(LockStep(config, seed=2 * seed + number))
-            context = stack.enter_context(Device(sim).open())
+        sims = [
+            stack.enter_context(_Repeatable(config, seed=2 * seed + number)) for number in range(2)
+        ]
+        found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
+        for sim, context in found:
             sim.watch(context)
-            found.append((sim, context))
         yield found
 
 
 async def _chunk(
-    sims: list[tuple[LockStep, Context]], rng: random.Random, left: int, tally: Tally
+    sims: list[tuple[LockStep, Context]], rng: random.Random, left: int, rates: Rates, tally: Tally
 ) -> None:
     """Plays a chunk; afterwards the devices hold nothing of it."""
     count = rng.choice(_CONNECTIONS)
     each = max(1, min(_MESSAGES, left // (2 * count)))
-    async with asyncio.timeout(_CHUNK):
-        with ExitStack() as stack:
-            pds = [stack.enter_context(PD(context)) for _, context in sims]
-            pairs = [
-                await _connected(pds if rng.random() < 0.5 else pds[::-1], rng, tally)
-                for _ in range(count)
-            ]
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for pair in pairs:
-                        group.create_task(_work(pair, each))
-            finally:
-                for pair in pairs:
-                    for end in pair:
-                        end.endpoint.abort()
+    contexts = [context for _, context in sims]
+    network = Network(rates, random.Random(rng.getrandbits(64)), tally.network)
+    pds = [PD(context) for context in contexts]
+    pairs = [
+        _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally) for _ in range(count)
+    ]
+    ends = [end for pair in pairs for end in pair]
+    async with asyncio.TaskGroup() as group:
+        endpoints = [end.endpoint for end in ends]
+        carries = group.create_task(carry(network, contexts, endpoints))
+        async with asyncio.TaskGroup() as works:
+            for pair in pairs:
+                works.create_task(_work(pair, each))
+        carries.cancel()
+    for end in ends:
+        end.close()
+    for pd in pds:
+        pd.close()
     for sim, context in sims:
         sim.compare_counters()
         if context.streams or context.cqs or context.regions:
@@ -158,26 +180,23 @@ async def _chunk(
             )
 
 
-async def _connected(pds: list[PD], rng: random.Random, tally: Tally) -> tuple[_End, _End]:
-    """Connects an end in the first domain with one in the second."""
+def _pair(network: Network, pds: list[PD], rng: random.Random, tally: Tally) -> tuple[_End, _End]:
+    """Returns the ends of a connection, the first one in the first domain."""
     ends = _End(pds[0], rng, tally), _End(pds[1], rng, tally)
-    settings: dict[str, Any] = {"crc": rng.random() < 0.7, "markers": rng.random() < 0.4}
-    async with Listener(pds[1]) as listener:
-        connecting = asyncio.create_task(
-            connect(pds[0], "127.0.0.1", listener.port, prepare=ends[0].prepare, **settings)
-        )
-        request = await listener.request()
-        ends[1].endpoint = await request.accept(
-            prepare=ends[1].prepare, crc=rng.random() < 0.7, markers=rng.random() < 0.4
-        )
-        ends[0].endpoint = await connecting
-    tally.connections += 1
+    for pd, end in zip(pds, ends, strict=True):
+        end.endpoint = TcpEnd(
+            network, pd, keeps=rng.random() < _KEEPING, prepare=end.prepare,
+            mulpdu=rng.choice(_MULPDUS), crc=rng.random() < 0.7, markers=rng.random() < 0.4,
+        )  # fmt: skip
     return ends
 
 
 async def _work(pair: tuple[_End, _End], count: int) -> None:
-    """Sends messages in both directions, and ends the connection, perhaps with an error."""
+    """Connects two ends, sends messages in both directions, and ends the connection, perhaps with
+    an error.
+    """
     one, other = pair
+    await one.connect(other)
     async with asyncio.TaskGroup() as group:
         for end, peer in (pair, pair[::-1]):
             group.create_task(end.post(peer, count))
@@ -189,10 +208,35 @@ async def _work(pair: tuple[_End, _End], count: int) -> None:
     await asyncio.gather(*(end.endpoint.disconnect() for end in pair))
 
 
+class _Request(NamedTuple):
+    """A request that is not complete.
+
+    Parameters
+    ----------
+    number, length
+        Its number, and the octets of its message.
+    place
+        Where the message is in the region that messages are sent from, or None.
+    sink, octets
+        RDMA_READ: where the response is placed, and the octets that it has to hold.
+    """
+
+    number: int
+    length: int
+    place: int | None = None
+    sink: bytearray | None = None
+    octets: bytes = b""
+
+    def holds(self, begin: int, length: int) -> bool:
+        """Returns whether the message has octets in a range of that region."""
+        place = self.place
+        return place is not None and place < begin + length and begin < place + self.length
+
+
 class _End:
     """An end of a connection: its memory, and the messages that the other end has sent."""
 
-    endpoint: Endpoint
+    endpoint: TcpEnd
 
     def __init__(self, pd: PD, rng: random.Random, tally: Tally) -> None:
         self.rng, self._tally = random.Random(rng.getrandbits(64)), tally
@@ -209,15 +253,23 @@ class _End:
         self.target = pd.register(
             self._target, Access.REMOTE_WRITE, to=rng.choice((0, last, rng.getrandbits(60)))
         )
-        self._local = pd.register(bytearray(self.sent), Access.LOCAL_WRITE, to=rng.getrandbits(40))
+        self._local = pd.register(bytearray(_ROOM), Access.LOCAL_WRITE, to=rng.getrandbits(40))
         self.rooms: deque[int] = deque()  # octets of the buffers that no message was sent for
         self.free = asyncio.Semaphore(0)
         self.coming: deque[tuple[bytes, bool]] = deque()  # messages that were sent to this end
         self.posted = False  # all messages of this end are
         self._slots = asyncio.Semaphore(_UNDER_WAY)
-        #: The number and the length of each incomplete request, and of a Read, its sink and the
-        #: octets that it has to hold.
-        self._requests: deque[tuple[int, int, bytearray | None, bytes]] = deque()
+        self._requests: deque[_Request] = deque()
+
+    async def connect(self, peer: _End) -> None:
+        await self.endpoint.connect(peer.endpoint)
+        self._tally.connections += 1
+
+    def close(self) -> None:
+        """Frees everything, in an order that is always the same."""
+        self.endpoint.abort()
+        for region in (self.source, self.target, self._local):
+            region.close()
 
     def prepare(self, qp: QP) -> None:
         """Posts buffers, before the peer can send."""
@@ -256,15 +308,17 @@ class _End:
         """Returns a buffer, the part of it that is the message, and the message's octets."""
         at = self.rng.randint(0, _SPAN - length)
         octets = self.sent[at : at + length]
-        if self.rng.random() < 0.5:
+        place = self.rng.randint(0, _ROOM - length)
+        if self.rng.random() < 0.3 or any(each.holds(place, length) for each in self._requests):
             return octets, {}, octets
-        return self._local, {"offset": at, "length": length}, octets
+        self._local.write(octets, place)
+        return self._local, {"offset": place, "length": length}, octets
 
     def _send(self, peer: _End, number: int) -> None:
         length, asks = self._length(peer.rooms.popleft()), self.rng.random() < 0.3
         body, part, octets = self._body(length)
         peer.coming.append((octets, asks))
-        self._requests.append((number, length, None, b""))
+        self._requests.append(_Request(number, length, part.get("offset")))
         self.endpoint.qp.post_send(Opcode.SEND, body, wr_id=number, solicited=asks, **part)
 
     def _write(self, peer: _End, number: int) -> None:
@@ -272,7 +326,7 @@ class _End:
         body, part, octets = self._body(length)
         at = self.rng.randint(0, _SPAN - length)
         peer.written[at : at + length] = octets
-        self._requests.append((number, length, None, b""))
+        self._requests.append(_Request(number, length, part.get("offset")))
         self.endpoint.qp.post_send(
             Opcode.RDMA_WRITE, body, wr_id=number, stag=peer.target.stag, to=peer.target.to + at,
             **part,
@@ -282,7 +336,8 @@ class _End:
         length = self._length(self.rng.choice((64, 64, 3000, 60_000)))
         at = self.rng.randint(0, _SPAN - length)
         sink = bytearray(length)
-        self._requests.append((number, length, sink, peer.readable[at : at + length]))
+        octets = peer.readable[at : at + length]
+        self._requests.append(_Request(number, length, None, sink, octets))
         self.endpoint.qp.post_send(
             Opcode.RDMA_READ, sink or None, wr_id=number, stag=peer.source.stag,
             to=peer.source.to + at,
@@ -294,9 +349,9 @@ class _End:
         """Takes completions until all requests are complete, and all messages have arrived."""
         completed = 0
         while completed < count or self.coming or not peer.posted:
-            for wc in await self.endpoint.wait(_CHUNK, 64):
+            for wc in await self.endpoint.wait(64):
                 if wc.status is not WcStatus.SUCCESS:
-                    why = self.endpoint.reason() or "for no reason"
+                    why = self.endpoint.connection.reason() or "for no reason"
                     raise Wrong(f"{wc.opcode.name} completed with {wc.status.name}: {why}")
                 if wc.opcode is Opcode.RECV:
                     self._receive(wc)
@@ -312,11 +367,14 @@ class _End:
         self._post_buffer(self.endpoint.qp)
 
     def _complete(self, wc: WC) -> None:
-        number, length, sink, octets = self._requests.popleft()
+        request = self._requests.popleft()
+        number, length = request.number, request.length
         if (wc.wr_id, wc.byte_len) != (number, length):
             raise Wrong(f"request {number} of {length} octets completed as {wc.wr_id}")
-        if sink is not None and sink != octets:
+        if request.sink is not None and request.sink != request.octets:
             raise Wrong(f"Read {number} of {length} octets got others")
+        if request.place is not None:  # the buffer is free: what the device still sends is wrong
+            self._local.write(_JUNK * length, request.place)
         if wc.opcode is not Opcode.SEND:
             self._count(length)
         self._slots.release()
@@ -365,7 +423,7 @@ class _End:
         name = rng.choice([*errors])
         does, expected = errors[name]
         does()
-        reasons = await asyncio.gather(*(end.endpoint.disconnected(_ERROR) for end in (self, peer)))
+        reasons = await asyncio.gather(*(end.endpoint.disconnected() for end in (self, peer)))
         for reason, by_peer in zip(reasons, (True, False), strict=True):
             got = None
             if isinstance(reason, Terminated) and reason.by_peer is by_peer:

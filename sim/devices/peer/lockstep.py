@@ -16,7 +16,7 @@ from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
 from ....sw_driver.rdmap import wire
 from ....sw_driver.transports.memory import Steps
-from ....sw_driver.verbs.context import Context
+from ....sw_driver.verbs.context import SERVED, Context
 from ....sw_driver.verbs.pd import MR, Access
 from ....sw_driver.verbs.stream import Stream
 from ...model.ddp import DataSink, TaggedHeader, header_length
@@ -117,9 +117,8 @@ class LockStep(SimTransport):
         self._post_slots(stream)
         super().send(stream, sequence, octets, error=error)
         placed = self._expect(self.receivers[stream], stream, octets)
-        while self.sending:
+        while self.sending or not self._context.look(SERVED):
             self.run(_CYCLES)
-        self._context.settle()
         self._compare(stream, placed)
         receiver = self.receivers[stream]
         if receiver.observe is not None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import dpkt
+from ddp_rnic.sim.devices.peer.tcp import Sender
 
 __all__ = ["HERE", "KERNEL", "PORT", "Copyless", "Network"]
 
@@ -106,32 +107,35 @@ class Copyless:
         self._first, self._port = rng.getrandbits(32), rng.randrange(1024, 1 << 16)
         self._their = 0  # the next sequence number expected
         self._open = False
-        self.acknowledged = self._next = 0
+        self._sender = Sender(_PATIENCE, _LONGEST)
         self._window = 0
-        self._same = 0  # acknowledgments that acknowledged nothing new
-        self._recover = -1  # the loss before that position is being repaired
-        self._patience, self._deadline = _PATIENCE, time.monotonic() + _PATIENCE
         self._late: deque[bytes] = deque()
         self.asks: list[int] = []
         self.received = bytearray()
-        self.sent = self.repeated = 0
+        self.sent = self.repeated = self.lost = 0
+        self._connect()
+
+    def _connect(self) -> None:
+        self._deadline = time.monotonic() + _PATIENCE  # of the answer
         self._segment(0, b"", dpkt.tcp.TH_SYN)
 
     @property
     def room(self) -> int:
         """Octets that may be sent now."""
-        return min(self._window, 1 << 16) - (self._next - self.acknowledged) if self._open else 0
+        return min(self._window, 1 << 16) - self.outstanding if self._open else 0
+
+    @property
+    def acknowledged(self) -> int:
+        return self._sender.acknowledged
 
     @property
     def outstanding(self) -> int:
-        return self._next - self.acknowledged
+        return self._sender.outstanding
 
     def send(self, octets: bytes) -> None:
         """Sends octets after those before, and forgets them."""
-        self._segment(self._next + 1, octets, dpkt.tcp.TH_ACK | dpkt.tcp.TH_PUSH)
-        if self._next == self.acknowledged:
-            self._rest()
-        self._next += len(octets)
+        self._segment(self._sender.next + 1, octets, dpkt.tcp.TH_ACK | dpkt.tcp.TH_PUSH)
+        self._sender.send(len(octets), time.monotonic())
         self.sent += 1
 
     def again(self, position: int, octets: bytes) -> None:
@@ -156,6 +160,7 @@ class Copyless:
         # Loss, reorder and duplication, of segments with octets.
         draw = self._rng.random() if octets else 1.0
         if draw < self._loss:
+            self.lost += 1
             return
         if draw < 1.5 * self._loss:
             self._late.append(packet)
@@ -174,17 +179,10 @@ class Copyless:
             ip = dpkt.ip.IP(packet)
             if isinstance(ip.data, dpkt.tcp.TCP):
                 self._take(ip.data)
-        if time.monotonic() > self._deadline:
-            self._patience = min(2 * self._patience, _LONGEST)
-            self._rest()
-            if not self._open:
-                self._segment(0, b"", dpkt.tcp.TH_SYN)
-            elif self.outstanding:
-                self._recover = self._next
-                self.asks.append(self.acknowledged)
-
-    def _rest(self) -> None:
-        self._deadline = time.monotonic() + self._patience
+        now = time.monotonic()
+        self.asks += self._sender.lost(now)
+        if not self._open and now > self._deadline:
+            self._connect()
 
     def _take(self, segment: dpkt.tcp.TCP) -> None:
         if segment.dport != self._port:
@@ -196,19 +194,10 @@ class Copyless:
             self._segment(1, b"", dpkt.tcp.TH_ACK)
             return
         moved = (segment.ack - self._first - 1 - self.acknowledged) & _MASK
-        if 0 < moved <= self.outstanding:
-            self.acknowledged += moved
-            self._same, self._patience = 0, _PATIENCE
-            self._rest()
-            if self.acknowledged < self._recover:
-                self.asks.append(self.acknowledged)
-        elif not moved and not segment.data and self.outstanding:
-            self._same += 1
-            if self._same == 3 and self.acknowledged >= self._recover:
-                self._recover = self._next
-                self.asks.append(self.acknowledged)
+        position = self.acknowledged + moved
+        self._sender.take(position, time.monotonic(), alone=not segment.data)
         if segment.data or segment.flags & dpkt.tcp.TH_FIN:
             if segment.seq == self._their:
                 self.received += segment.data
                 self._their = (self._their + len(segment.data)) & _MASK
-            self._segment(self._next + 1, b"", dpkt.tcp.TH_ACK)
+            self._segment(self._sender.next + 1, b"", dpkt.tcp.TH_ACK)

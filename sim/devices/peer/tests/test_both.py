@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.lib.tests.long import long
-from ddp_rnic.sim.devices.peer import both
+from ddp_rnic.hdl.spec import commands
+from ddp_rnic.sim.devices.peer import both, end
 from ddp_rnic.sim.devices.peer.lockstep import DataSink
+from ddp_rnic.sim.devices.peer.network import Rates
 from ddp_rnic.sim.model.events import Delivered
 from typer.testing import CliRunner
 
 
-@pytest.mark.parametrize("width, messages", [(64, 1200), *long((64, 50_000), (512, 10_000))])
+@pytest.mark.parametrize("width, messages", [(64, 300), *long((64, 20_000), (512, 5000))])
 def test_two_devices_agree_with_each_other_and_with_the_model(width: int, messages: int) -> None:
     done: list[tuple[int, int]] = []
-    tally = both.play(width, 3, messages, progress=lambda *now: done.append(now))
+    tally = both.play(width, 3, messages, Rates(), progress=lambda *now: done.append(now))
     assert tally.failure is None
     assert tally.messages >= messages and done[-1] == (messages, messages)
     assert tally.messages == tally.kinds.total() and len(tally.kinds) == 3
     assert tally.errors.total() >= 1 and tally.connections > tally.errors.total()
-    assert tally.octets > 1000 * messages and tally.cycles * width // 8 > tally.octets
+    assert tally.octets > 500 * messages and tally.cycles * width // 8 > tally.octets
+    network, packets = tally.network, tally.network["packets"]
+    assert packets > 5 * messages
+    for count, rate in zip(("lost", "doubled", "overtaken"), Rates(), strict=True):
+        assert 0.5 * rate < network[count] / packets < 2 * rate
+    assert network["repeats"] > network["copies"] > 0
+
+
+def test_nothing_leaves_again_where_nothing_is_lost() -> None:
+    tally = both.play(64, 4, 60, Rates(0, 0, 0))
+    assert tally.failure is None
+    assert {name for name, count in tally.network.items() if count} == {"packets"}
+
+
+def test_a_seed_gives_the_same_run_cycle_for_cycle() -> None:
+    one, other = (both.play(64, 5, 30, Rates(loss=0.2)) for _ in range(2))
+    assert one.failure is None and one.network["repeats"]
+    assert replace(one, seconds=0) == replace(other, seconds=0)
 
 
 def other_octets(bugs: pytest.MonkeyPatch) -> None:
@@ -50,8 +71,8 @@ def other_source(bugs: pytest.MonkeyPatch) -> None:
 
     def wrong(end: Any, peer: Any, number: int) -> None:
         read(end, peer, number)
-        number, length, sink, octets = end._requests.pop()
-        end._requests.append((number, length, sink, octets[::-1]))
+        request = end._requests.pop()
+        end._requests.append(request._replace(octets=request.octets[::-1]))
 
     bugs.setattr(both._End, "_read", wrong)
 
@@ -65,6 +86,26 @@ def a_model_that_delivers_nothing(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(DataSink, "receive", wrong)
 
 
+def an_end_at_hand_over(bugs: pytest.MonkeyPatch) -> None:
+    """The device ends messages that have left, and the driver does not know."""
+    opens = commands.set_send_ring
+    bugs.setattr(commands, "set_send_ring", lambda *given, repeats, **named: opens(*given, **named))
+
+
+def no_repeat(bugs: pytest.MonkeyPatch) -> None:
+    bugs.setattr(commands, "repeat", lambda *given, **named: ())
+    bugs.setattr(end, "_STILL", 400)
+
+
+def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
+    repeat = commands.repeat
+
+    def wrong(*given: int, offset: int, length: int, **named: Any) -> Any:
+        return repeat(*given, offset=offset ^ (offset > 0), length=length, **named)
+
+    bugs.setattr(commands, "repeat", wrong)
+
+
 @pytest.mark.parametrize(
     "plant, says",
     [
@@ -72,33 +113,52 @@ def a_model_that_delivers_nothing(bugs: pytest.MonkeyPatch) -> None:
         (other_memory, "Writes have left other octets"),
         (other_source, "octets got others"),
         (a_model_that_delivers_nothing, "gateware and golden model differ in completions"),
+        (an_end_at_hand_over, "arrived as another one"),
+        (no_repeat, "nothing has moved for"),
+        (a_repeat_of_other_octets, "RECV completed with FLUSHED"),
     ],
 )
 def test_a_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    tally = both.play(64, 3, 200)
+    tally = both.play(64, 3, 300, Rates())
     assert tally.failure is not None and says in tally.failure.message
 
 
 def test_the_command_says_what_was_played() -> None:
-    arguments = "soak --both --segments 150 --width 64 --seed 5".split()
+    arguments = "soak --both --segments 50 --width 64 --seed 5 --loss 0.1".split()
     result = CliRunner().invoke(app.app, arguments)
     assert result.exit_code == outcome.AGREES, result.output
-    assert result.stdout.startswith("seed 5\n64 bits: agree on 1")
+    assert result.stdout.startswith("seed 5\n64 bits: agree on 5")
+    assert re.search(
+        r"network: \d+ packets, \d+ lost, \d+ doubled, \d+ overtaken; \d+ FPDUs? sent again from"
+        r" host memory, \d+ from copies",
+        result.stdout,
+    )
 
 
 def test_the_command_says_how_to_play_a_failure_again(monkeypatch: pytest.MonkeyPatch) -> None:
     other_octets(monkeypatch)
-    arguments = "soak --both --segments 150 --width 64 --seed 5".split()
+    arguments = "soak --both --segments 150 --width 64 --seed 5 --reorder 0".split()
     result = CliRunner().invoke(app.app, arguments)
     assert result.exit_code == outcome.DIFFERS
-    assert "again: rnic soak --both --seed 5 --width 64 --chunk 0" in result.stdout
+    assert (
+        "again: rnic soak --both --seed 5 --width 64 --loss 0.05 --duplication 0.02 --reorder 0.0"
+        " --chunk 0 --segments 150"
+    ) in result.stdout
     assert "64 bits: differ on" in result.stdout
 
 
-def test_the_command_refuses_what_two_devices_do_not_have() -> None:
-    result = CliRunner().invoke(app.app, ["soak", "--both", "--bus-errors"])
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ("--both --bus-errors", "--both takes no --waves, no --bus-errors and no --streams"),
+        ("--loss 0.1", "--loss, --duplication and --reorder need --both"),
+        ("--both --loss 0.5", "0.3"),
+    ],
+)
+def test_the_command_refuses_what_two_devices_do_not_have(arguments: str, says: str) -> None:
+    result = CliRunner().invoke(app.app, ["soak", *arguments.split()])
     assert result.exit_code == 2
-    assert "--both takes --segments, --width, --seed and --chunk alone" in result.output
+    assert says in result.output

@@ -1,0 +1,86 @@
+"""A network that loses packets, carries some twice and lets some overtake others."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+__all__ = ["MOST", "Network", "Packet", "Party", "Rates"]
+
+#: The largest share of packets that may be lost: TCP needs many repeats to get through then.
+MOST = 0.3
+#: How many turns late a packet is that others overtake.
+_LATE = (2, 30)
+
+
+class Rates(NamedTuple):
+    """Declares the shares of packets that are lost, that come twice, and that others overtake."""
+
+    loss: float = 0.05
+    duplication: float = 0.02
+    reorder: float = 0.05
+
+
+class Packet(NamedTuple):
+    """Declares a TCP segment. ``last``: its last octet stands for the end of the stream (FIN)."""
+
+    position: int
+    octets: bytes
+    last: bool
+    acknowledged: int
+
+
+class Party(Protocol):
+    """Declares what packets are sent to."""
+
+    def receive(self, packet: Packet) -> None:
+        """Takes a packet."""
+
+
+class Network:
+    """Carries packets, of which each takes a turn or more.
+
+    Parameters
+    ----------
+    rates, rng
+        The shares of packets that are not just carried, and the draw.
+    counts
+        Gets how many ``packets`` were sent, and how many were ``lost``, ``doubled`` and
+        ``overtaken``.
+
+    Attributes
+    ----------
+    turn, moved
+        The number of the turn; and that of the last one in which users of the network got on.
+    """
+
+    def __init__(self, rates: Rates, rng: random.Random, counts: Counter[str]) -> None:
+        self._rates, self.rng, self.counts = rates, rng, counts
+        self.turn = self.moved = 0
+        #: A heap of the packets on their way: turn and order of arrival, receiver, packet.
+        self._flying: list[tuple[int, int, Party, Packet]] = []
+        self._sent = 0
+
+    def send(self, party: Party, packet: Packet) -> None:
+        """Sends a packet."""
+        rng, counts = self.rng, self.counts
+        lost, doubled, overtaken = (rng.random() < rate for rate in self._rates)
+        counts["packets"] += 1
+        counts["lost"] += lost
+        if lost:
+            return
+        counts["doubled"] += doubled
+        counts["overtaken"] += overtaken
+        for late in (overtaken, False)[: 1 + doubled]:
+            self._sent += 1
+            arrival = self.turn + 1 + (rng.randint(*_LATE) if late else 0)
+            heapq.heappush(self._flying, (arrival, self._sent, party, packet))
+
+    def deliver(self) -> None:
+        """Begins the next turn, with the packets that arrive in it."""
+        self.turn += 1
+        while self._flying and self._flying[0][0] <= self.turn:
+            _, _, party, packet = heapq.heappop(self._flying)
+            party.receive(packet)

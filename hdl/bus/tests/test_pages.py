@@ -9,7 +9,7 @@ from ddp_rnic.hdl.bus.pages import PageFence
 from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.control import Control
 from ddp_rnic.hdl.lib.blockram import FEW
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.commands import Write
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -102,7 +102,7 @@ class Host:
     """Gives the registers of a device commands, and notes the doorbells that ring."""
 
     def __init__(self):
-        self.dut = Control(CONFIG)
+        self.dut = shared(Control, CONFIG)
         self.sent, self.taken, self.commands = [], [], []
         self.ignored = 0  #: writes to pages that must have had no effect
 

@@ -9,7 +9,7 @@ import pytest
 from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
-from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
+from ddp_rnic.hdl.lib.testing import Sinks, numbered, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Completion, Status, decode
@@ -254,7 +254,8 @@ def run(width, messages, *, size=8, base=BASES[0], record=0.0, done=0.0, answer=
     ``stalls``: the sides ``aw``, ``w`` and ``failed``. ``errors``: placements whose done has an
     error, as {number: stream}. ``refused``: completions whose write the bus refuses.
     """
-    dut = Delivery(RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8))
+    dut = shared(
+        Delivery, RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8))
     rng = random.Random(seed)
     host = Host(width, base, size)
     bench = Bench(dut, messages, host, errors=errors or {}, stalls=stalls, rng=rng,
@@ -338,7 +339,7 @@ def test_no_more_are_on_the_bus_than_may_be_and_as_many_can_be(width):
 @pytest.mark.parametrize("size", (1, 3))
 @pytest.mark.parametrize("width", NARROW)
 def test_a_full_queue_drops_completions_and_stops_nothing(width, size):
-    dut = Delivery(RnicConfig(width=width, backlog=BACKLOG))
+    dut = shared(Delivery, RnicConfig(width=width, backlog=BACKLOG))
     messages = [Message(n, cookie=n) for n in range(1, BACKLOG + 1)]
 
     async def bench(ctx):
@@ -375,7 +376,7 @@ def test_a_full_queue_drops_completions_and_stops_nothing(width, size):
 
 
 def test_the_backlog_says_when_half_of_it_is_taken():
-    dut = Delivery(RnicConfig(backlog=BACKLOG))
+    dut = shared(Delivery, RnicConfig(backlog=BACKLOG))
 
     async def bench(ctx):
         ctx.set(dut.records.valid, 1)
@@ -388,7 +389,7 @@ def test_the_backlog_says_when_half_of_it_is_taken():
 
 
 def test_a_message_that_waits_for_its_octets_makes_it_busy():
-    dut = Delivery(RnicConfig(backlog=BACKLOG))
+    dut = shared(Delivery, RnicConfig(backlog=BACKLOG))
 
     async def bench(ctx):
         assert not ctx.get(dut.busy)

@@ -6,7 +6,7 @@ from collections import deque
 import pytest
 from amaranth.hdl import ResetInserter, Signal
 from ddp_rnic.hdl.ddp.events import Events
-from ddp_rnic.hdl.lib.testing import Offer, simulate
+from ddp_rnic.hdl.lib.testing import Offer, shared, simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 
@@ -17,7 +17,7 @@ def run(streams, *, raises, reads, cycles=800, relaxed=False, seed=1):
     how many events there were, and the most that waited at a time.
     """
     config = RnicConfig(streams=streams, relaxed=relaxed)
-    dut, rng = Events(config), random.Random(seed)
+    dut, rng = shared(Events, config), random.Random(seed)
     waiting, unread = deque(), set()
     looks = []  # the cycle of each look-up, and its answer
     counts = [0, 0]

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 from ddp_rnic.hdl.ddp.moderation import WRAP, InterruptModeration
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -49,7 +49,7 @@ class Host:
 
 
 def run(testbench):
-    dut = InterruptModeration(CONFIG)
+    dut = shared(InterruptModeration, CONFIG)
 
     async def bench(ctx):
         await testbench(Host(ctx, dut, [0] * (QUEUES + 1)))

@@ -6,7 +6,7 @@ import pytest
 from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.queues import CompletionQueues
 from ddp_rnic.hdl.ddp.room import queues_of
-from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
+from ddp_rnic.hdl.lib.testing import Sinks, numbered, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Kind, decode
@@ -181,7 +181,7 @@ class Bench:
 
 
 def play(width, entries, sizes, *, binding, takes=1.0, seed=1, limit=None, **options):
-    dut = CompletionQueues(config_of(width))
+    dut = shared(CompletionQueues, config_of(width))
     host = Host(width, sizes)
     takes = takes if isinstance(takes, dict) else dict.fromkeys(sizes, takes)
     bench = Bench(dut, host, entries, takes=takes, binding=binding,
@@ -285,7 +285,7 @@ def test_exactly_as_many_entries_as_the_ring_has_fit(width, size):
 @pytest.mark.parametrize("width", (64, 256))
 def test_the_last_place_goes_to_the_entry_after_one_that_is_dropped(width):
     """An entry of a stream that has overrun takes no slot from the stream after it."""
-    dut = CompletionQueues(config_of(width))
+    dut = shared(CompletionQueues, config_of(width))
     host = Host(width, {0: 1, 1: 4})
 
     async def bench(ctx):
@@ -339,7 +339,7 @@ def test_a_refused_entry_stops_its_queue_alone(width):
 
 @pytest.mark.parametrize("width", NARROW)
 def test_a_queue_that_restarts_begins_anew_after_the_last_response(width):
-    dut = CompletionQueues(config_of(width))
+    dut = shared(CompletionQueues, config_of(width))
     host = Host(width, {0: 2, 1: 2})
 
     async def bench(ctx):
@@ -409,7 +409,7 @@ def test_queues_that_are_disabled_at_any_moment_lose_count_of_nothing():
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    dut = CompletionQueues(config_of(256))
+    dut = shared(CompletionQueues, config_of(256))
     host = Host(256, {0: 15, 1: 15})
     seen = []
 
@@ -501,7 +501,7 @@ def test_the_owners_queue_has_room_for_all_that_comes_after_it_says_no(width):
 
 @pytest.mark.parametrize("consumer", (1, 5, 30000, MODULUS // 2, MODULUS - 5))
 def test_a_consumer_that_is_out_of_place_gets_nothing(consumer):
-    dut = CompletionQueues(config_of(64))
+    dut = shared(CompletionQueues, config_of(64))
     host = Host(64, {0: 2, 1: 2})
 
     async def bench(ctx):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.dma.read import ReadDma
-from ddp_rnic.hdl.lib.testing import decoded, numbered, octets_of, send, simulate
+from ddp_rnic.hdl.lib.testing import decoded, numbered, octets_of, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import WIDTHS
 
@@ -102,7 +102,7 @@ class Job:
 
 def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters):
     """Returns the heads and packets that leave, and the cycles of the output's beats."""
-    dut, rng = ReadDma(width, **parameters), random.Random(seed)
+    dut, rng = shared(ReadDma, width, **parameters), random.Random(seed)
     heads, packets, left, reserved = [], [], [], deque()
 
     async def segments(ctx):
@@ -327,7 +327,7 @@ def test_small_messages_at_512_bits():
 @pytest.mark.parametrize("width", [64, *long(512)])
 def test_a_fence_waits_for_the_pieces_before_it_and_for_nothing_else(width):
     """The output is not taken, and the bus answers no piece after the fence."""
-    dut = ReadDma(width)
+    dut = shared(ReadDma, width)
     octets = width // 8
 
     async def piece(ctx, address):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from amaranth.hdl import Value
-from ddp_rnic.hdl.lib.testing import beats_of, decoded, numbered, octets_of, send, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, decoded, numbered, octets_of, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.mpa.framer import Framer
 from ddp_rnic.hdl.spec.config import WIDTHS
@@ -45,7 +45,7 @@ def frame_all(width, frames, *, stall=0.0, idle=0.0, seed=1):
     """Returns the FPDUs that the framer makes, the cycle of each output beat, and the cycles from
     the last input beat to the last output beat less the framer's latency.
     """
-    dut, rng, octets = Framer(width), random.Random(seed), width // 8
+    dut, rng, octets = shared(Framer, width), random.Random(seed), width // 8
     packets, given, left = [], [], []
 
     async def heads(ctx):

@@ -47,7 +47,7 @@ Members
 status : str
     "PASS", "FAIL", "UNKNOWN" (neither proved nor refuted), "TIMEOUT" or "ERROR".
 trace : Path or None
-    Waves of the counterexample, or of the first cover.
+    Waves of the counterexample, or of the first cover, if they were asked for.
 log : str
 seconds : float
     Duration of the run when it was made.
@@ -68,17 +68,18 @@ def induction(harness, *, depth=1, timeout=300):
     return _run(harness, "prove", depth, timeout)
 
 
-def bounded(harness, *, depth, timeout=300, waves=True):
+def bounded(harness, *, depth, timeout=300, waves=False):
     """Proves the assertions for the first ``depth`` cycles.
 
-    Without ``waves`` a failure has no trace: to write one of many cycles takes minutes.
+    With ``waves``, a failure leaves a trace. To write one takes as long as to find the failure, and
+    minutes for many cycles.
     """
-    return _run(harness, "bmc", depth, timeout, "" if waves else "vcd off\n")
+    return _run(harness, "bmc", depth, timeout, waves=waves)
 
 
-def covers(harness, *, depth, timeout=300):
-    """Shows that every cover is reached within ``depth`` cycles."""
-    return _run(harness, "cover", depth, timeout)
+def covers(harness, *, depth, timeout=300, waves=False):
+    """Shows that every cover is reached within ``depth`` cycles; ``waves`` traces each of them."""
+    return _run(harness, "cover", depth, timeout, waves=waves)
 
 
 def netlist(component):
@@ -94,8 +95,8 @@ def netlist(component):
     return json.loads(_made(component, "netlist", make).read_text())["modules"]["top"]
 
 
-def _run(harness, mode, depth, timeout, more=""):
-    settings = f"[options]\nmode {mode}\ndepth {depth}\n{more}"
+def _run(harness, mode, depth, timeout, *, waves=True):
+    settings = f"[options]\nmode {mode}\ndepth {depth}\nvcd {'on' if waves else 'off'}\n"
     settings += "[engines]\nsmtbmc bitwuzla\n"
     settings += "[script]\nread_rtlil top.il\nprep -top top\n[files]\ntop.il\n"
 

@@ -29,5 +29,5 @@ def test_every_event_waits_for_the_host_once():
     ids=["overflows", "one too many", "any stream", "not read", "late"],
 )
 def test_events_that_err_are_caught(old, new):
-    proof = bounded(events(old, new, lemmas=False), depth=16, waves=False)
+    proof = bounded(events(old, new, lemmas=False), depth=16)
     assert proof.status == "FAIL", proof.log

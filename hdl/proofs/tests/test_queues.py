@@ -39,7 +39,7 @@ def test_a_queue_that_is_overrun_is_caught(module, old, new):
     bug = planted(module, old, new)
     if module == "lib.counts":
         bug = planted("ddp.room", CountTable=bug.CountTable)
-    proof = bounded(Placed(bug.QueueRoom(CONFIG)), depth=Placed.DEPTH, waves=False)
+    proof = bounded(Placed(bug.QueueRoom(CONFIG)), depth=Placed.DEPTH)
     assert proof.status == "FAIL", proof.log
 
 
@@ -66,5 +66,5 @@ def test_a_queue_that_holds_completions_up_is_caught(module, old, new):
     bug = planted(module, old, new, QueueRoom=AnyRoom)
     if module == "ddp.entry_writer":
         bug = planted("ddp.queues", EntryWriter=bug.EntryWriter, QueueRoom=AnyRoom)
-    proof = bounded(Flowing(bug.CompletionQueues(CONFIG)), depth=Flowing.DEPTH, waves=False)
+    proof = bounded(Flowing(bug.CompletionQueues(CONFIG)), depth=Flowing.DEPTH)
     assert proof.status == "FAIL", proof.log

@@ -112,5 +112,5 @@ USUAL = ("something is on its way", "the item just before does not count")
 def test_a_reorder_that_errs_is_caught(bug):
     harness, old, new, inputs = BUGS[bug]
     component = planted("sctp.order", old, new).Reorder(16 if harness is Kept else 1, **SMALL)
-    proof = bounded(scene(harness, component, **inputs), depth=50, waves=False)
+    proof = bounded(scene(harness, component, **inputs), depth=50)
     assert proof.status == "FAIL", proof.log

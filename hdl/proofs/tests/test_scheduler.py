@@ -31,5 +31,5 @@ def test_wakes_are_reached():
 )
 def test_a_wake_that_is_lost_is_caught(old, new):
     bug = planted("send.scheduler", old, new, Backlog=Short)
-    proof = bounded(Woken(bug.Scheduler(*SIZES)), depth=Woken.DEPTH, waves=False)
+    proof = bounded(Woken(bug.Scheduler(*SIZES)), depth=Woken.DEPTH)
     assert proof.status == "FAIL", proof.log

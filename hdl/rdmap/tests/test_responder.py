@@ -7,7 +7,7 @@ opcode), section 4.4 (28 octets).
 import random
 
 import pytest
-from ddp_rnic.hdl.lib.testing import numbered, receive, send, simulate
+from ddp_rnic.hdl.lib.testing import numbered, receive, send, shared, simulate
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.rdmap.responder import PostsJoin, RequestFilter, SlotPoster
 from ddp_rnic.hdl.spec.completion import Kind, Status
@@ -61,7 +61,7 @@ def expected(entries, opened):
 
 def filtered(seed, kind=RequestFilter, *, stall=0.2, count=250):
     """Compares a RequestFilter with the RFC."""
-    rng, dut = random.Random(seed), kind(CONFIG.streams)
+    rng, dut = random.Random(seed), shared(kind, CONFIG.streams)
     opened = rng.sample(range(16), 12)
     streams = rng.sample(range(16), 3) if seed % 2 else range(16)
     entries = draw(rng, streams, count)
@@ -114,7 +114,7 @@ def test_a_wrong_filter_is_found(old, new):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slot_is_posted_for_the_request_that_is_ird_later(seed):
-    rng, dut = random.Random(seed), SlotPoster(CONFIG)
+    rng, dut = random.Random(seed), shared(SlotPoster, CONFIG)
     slots, answered, due = {}, [], []
     for stream in rng.sample(range(16), 8):
         size = rng.choice((0, 1, 4, 7, 12))
@@ -151,7 +151,7 @@ def test_a_slot_is_posted_for_the_request_that_is_ird_later(seed):
 
 def joined(seed, kind=PostsJoin):
     """Posts buffers of the host and of slots. Each arrives once, in order, 4 cycles apart."""
-    rng, dut = random.Random(seed), kind(CONFIG)
+    rng, dut = random.Random(seed), shared(kind, CONFIG)
     host, slots, out = [*range(1000, 1080)], [*range(2000, 2080)], []
     holds = []
 

@@ -7,7 +7,7 @@ import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.ddp.item import Action, Verdict
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT
-from ddp_rnic.hdl.lib.testing import decoded, simulate
+from ddp_rnic.hdl.lib.testing import decoded, shared, simulate
 from ddp_rnic.hdl.sctp.admission import Admission
 from ddp_rnic.hdl.sctp.receiver import Fate
 from ddp_rnic.hdl.sctp.walker import Kind
@@ -35,7 +35,7 @@ def run(items, *, left=1.0, seed=0):
 
     Returns the admitted items, with the cycles of both. Every admitted item comes back complete in
     the same cycle."""
-    dut = Admission(CONFIG)
+    dut = shared(Admission, CONFIG)
     rng = random.Random(seed)
     given, admitted, records, events = [], [], [], []
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.association import AssociationTable
 from ddp_rnic.hdl.sctp.frame import Kind
@@ -166,7 +166,7 @@ def test_a_packet_finds_its_association_and_no_other(words):
             asked.append(None)
     lookups = [ask and {**ask[0]._asdict(), "kind": ask[1]} for ask in asked]
     lookups = list(in_turn(lookups, words, rng))
-    dut = AssociationTable(words=words)
+    dut = shared(AssociationTable, words=words)
     got = iter(run(dut, writes, lookups))
     for cycle, lookup in enumerate(lookups):
         if lookup is None:
@@ -213,7 +213,7 @@ def found_while_written(words, entries):
 
     The results are by the number of cycles from the look-up to the write."""
     key = draw(random.Random(4))
-    dut = AssociationTable(words=words)
+    dut = shared(AssociationTable, words=words)
     nest = {"way": 1, "slot": hash_way(1, key, 9)}
     found = {}
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from amaranth.hdl import ResetInserter, Signal, Value
-from ddp_rnic.hdl.lib.testing import beats_of, decoded, numbered, octets_of, send, simulate
+from ddp_rnic.hdl.lib.testing import beats_of, decoded, numbered, octets_of, send, shared, simulate
 from ddp_rnic.hdl.sctp.framer import ChunkFramer
 from ddp_rnic.hdl.spec.config import WIDTHS
 from ddp_rnic.hdl.spec.path import SendPath
@@ -89,7 +89,7 @@ class Sent:
 
 def frame_all(width, associations, chunks, *, stall=0.0, idle=0.0, seed=1):
     """Returns the frames that the framer makes, and the cycles of their last beats."""
-    dut, rng, octets = ChunkFramer(width, ASSOCIATIONS), random.Random(seed), width // 8
+    dut, rng, octets = shared(ChunkFramer, width, ASSOCIATIONS), random.Random(seed), width // 8
     frames, left = [], []
     settings = [each.setting for each in associations]
     words = [

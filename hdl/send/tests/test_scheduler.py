@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from ddp_rnic.hdl.lib.testing import numbered, simulate
+from ddp_rnic.hdl.lib.testing import numbered, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.lib.verilog import convert
@@ -92,7 +92,7 @@ class Sender:
 
 
 def play(work, **options):
-    sender = Sender(Scheduler(STREAMS, QUANTUM), work, **options)
+    sender = Sender(shared(Scheduler, STREAMS, QUANTUM), work, **options)
     simulate(sender.dut, sender.run, limit=10_000)
     return sender
 

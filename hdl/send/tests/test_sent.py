@@ -7,7 +7,7 @@ import random
 from collections import deque
 
 import pytest
-from ddp_rnic.hdl.lib.testing import numbered, simulate
+from ddp_rnic.hdl.lib.testing import numbered, shared, simulate
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.send.sent import HandOver, SentCompletions
 from ddp_rnic.hdl.spec.completion import SentStatus
@@ -142,7 +142,7 @@ class Host:
 def play(dut=None, *, stuck=(), **options):
     seed = random.getrandbits(32)
     print(f"seed {seed}")
-    host = Host(dut or SentCompletions(CONFIG), seed=seed, **options)
+    host = Host(dut or shared(SentCompletions, CONFIG), seed=seed, **options)
     simulate(host.dut, host.run, limit=60_000)
     host.check(stuck)
     return host
@@ -199,15 +199,14 @@ def test_a_queue_without_room_delays_no_other_one(stuck):
     ],
 )
 def test_a_bug_is_caught(old, new):
-    bug = planted("send.sent", old, new)
+    dut = shared(planted("send.sent", old, new).SentCompletions, CONFIG)
     with pytest.raises((AssertionError, TimeoutError)):
         for room in (1.0, 0.1, 0.02):
             for size in (1, 3):
-                play(bug.SentCompletions(CONFIG), room=(room,) * 4, size=size, pace=1.0,
-                     fails=0.03, repeats=(2, 4, 6, 8))
+                play(dut, room=(room,) * 4, size=size, pace=1.0, fails=0.03,
+                     repeats=(2, 4, 6, 8))
         for _ in range(20):  # failures among messages that are released one by one
-            play(bug.SentCompletions(CONFIG), pace=0.3, fails=0.2, messages=60, streams=(1, 2),
-                 repeats=(1, 2))
+            play(dut, pace=0.3, fails=0.2, messages=60, streams=(1, 2), repeats=(1, 2))
 
 
 def test_a_message_ends_after_its_last_fpdu_and_those_before():

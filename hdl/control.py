@@ -415,10 +415,6 @@ class Control(wiring.Component):
             entry.enable.eq(registers.cq_enable[0]),
             entry.base.eq(self._address(registers, "cq_base") >> 5),
             entry.size.eq(registers.cq_size),
-            rung.valid.eq(paged | (registers.rings & self._has_queue(doorbell[16:24]))),
-            rung.payload.consumer.eq(doorbell[:16]),
-            rung.payload.queue.eq(doorbell[16:24]),
-            rung.payload.arm.eq(doorbell[31]),
             moderation.settings.valid.eq(registers.cq_moderate & exists),
             moderation.settings.payload.index.eq(queue),
             waits.count.eq(registers.cq_coalesce),
@@ -434,6 +430,12 @@ class Control(wiring.Component):
             registers.cq_state.eq(Cat(
                 bits.bit_select(host.look[0], 1) for bits in (host.restarting, host.failed))),
             registers.cq_pending.eq(moderation.pending),
+        ]
+        m.d.sync += [
+            rung.valid.eq(paged | (registers.rings & self._has_queue(doorbell[16:24]))),
+            rung.payload.consumer.eq(doorbell[:16]),
+            rung.payload.queue.eq(doorbell[16:24]),
+            rung.payload.arm.eq(doorbell[31]),
         ]
         return moderation.pending.any()
 

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..lib.blockram import BlockRam
-from ..lib.stream import Stage, Store, delayed
+from ..lib.stream import Skid, Store, delayed
 
 __all__ = ["ROW", "InlineMemory", "InlineRead"]
 
@@ -72,7 +72,8 @@ class InlineMemory(wiring.Component):
         # Rows that have come, and rows that are free again; modulo twice the number of rows.
         come, freed = Signal(row_bits + 1), Signal(row_bits + 1)
         there, room = Signal(row_bits + 1), Signal()
-        m.d.comb += [there.eq(come - freed), room.eq(there < self.rows - 1)]
+        m.d.comb += there.eq(come - freed)
+        m.d.sync += room.eq(there < self.rows - 2)  # for one more than comes meanwhile
 
         row, left = Signal(8 * ROW, reset_less=True), Signal(range(beats + 1))
         m.d.comb += [
@@ -93,7 +94,7 @@ class InlineMemory(wiring.Component):
         with m.If(left == 1):
             m.d.sync += come.eq(come + 1)
 
-        m.submodules.stage = stage = Stage(InlineRead(self.ids))
+        m.submodules.stage = stage = Skid(InlineRead(self.ids))
         m.submodules.queue = queue = Store(self.r.payload.shape(), depth=QUEUE)
         wiring.connect(m, wiring.flipped(self.ar), stage.i)
         wiring.connect(m, queue.o, wiring.flipped(self.r))

@@ -410,7 +410,7 @@ class ReadBursts(wiring.Component):
 class Reservation(wiring.Component):
     """Reserves rows of the ring and a slot for each segment.
 
-    Latency: 1 cycle to ``reserved``. Throughput: one segment per cycle. Reset: all rows are free.
+    Latency: 2 cycles to ``held``. Throughput: one segment in 2 cycles. Reset: all rows are free.
     Errors: none.
 
     Members
@@ -444,12 +444,12 @@ class Reservation(wiring.Component):
         m.submodules.slots = slots = Credits(shape.segments)
         wiring.connect(m, places.o, wiring.flipped(self.places))
         segment = Signal(ReadSegment())
-        waits, grants = Signal(), Signal()
+        waits, fits, grants = Signal(), Signal(), Signal()
         rows, free = Signal(shape.row_bits + 1), Signal(shape.row_bits + 1, init=shape.rows)
         row, slot = Signal(shape.row_bits), Signal(shape.slot_bits)
         incoming = self.i.payload
         m.d.comb += [
-            grants.eq(waits & slots.ok & (rows <= free)),
+            grants.eq(fits & slots.ok),
             self.i.ready.eq(self.go & (~waits | grants)),
             slots.open.eq(1),
             slots.take.eq(grants),
@@ -471,8 +471,11 @@ class Reservation(wiring.Component):
             ]
         with m.If(grants):
             m.d.sync += [row.eq(row + rows), slot.eq(slot + 1)]
-        m.d.sync += free.eq(
-            free + Mux(self.left.valid, self.left.payload, 0) - Mux(grants, rows, 0))
+        m.d.sync += [
+            # Rows become only more until the segment gets its own.
+            fits.eq(waits & ~grants & (rows <= free)),
+            free.eq(free + Mux(self.left.valid, self.left.payload, 0) - Mux(grants, rows, 0)),
+        ]
         return m
 
 

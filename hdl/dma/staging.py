@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import Response
 from ..lib.blockram import BlockRam
 from ..lib.credits import Credits
-from ..lib.stream import Beat, Store, any_of, delayed
+from ..lib.stream import Beat, Skid, Stage, Store, any_of, delayed
 from .jobs import LENGTH_BITS
 from .rotate import Lanes, Rotate
 
@@ -279,26 +279,33 @@ class Staging(wiring.Component):
         shape = self.shape
         # A segment waits together with the counts of its slot before its own answers.
         counts = data.StructLayout({"bursts": 8, "failed": 8})
-        waits = data.StructLayout({"held": self.held_shape, "before": counts})
-        m.submodules.waiting = waiting = Store(waits, depth=shape.segments)
+        m.submodules.waiting = waiting = Store(self.held_shape, depth=shape.segments)
+        m.submodules.counted = counted = Store(counts, depth=shape.segments)
         m.submodules.ends = ends = Store(Ended(shape), depth=shape.segments)
+        # The registers that are compared.
+        m.submodules.first_counted = first_counted = Stage(counts)
+        m.submodules.first_ends = first_ends = Stage(Ended(shape))
+        wiring.connect(m, wiring.flipped(self.held), waiting.i)
+        wiring.connect(m, counted.o, first_counted.i)
         wiring.connect(m, wiring.flipped(self.ended), ends.i)
-        answer = self.answered.payload
+        wiring.connect(m, ends.o, first_ends.i)
+        answer, ended = self.answered.payload, first_ends.o
         mine, at_first, now = self._counts(
-            m, counts, answer.slot, self.held.payload.slot, ends.o.payload.slot)
-        before = waiting.o.payload.before
+            m, counts, answer.slot, self.held.payload.slot, ended.payload.slot)
+        before = first_counted.o.payload
         whole, failed = Signal(), Signal()
         m.d.comb += [
             self._write.en.eq(self.answered.valid),
             self._write.data.bursts.eq(mine.bursts + 1),
             self._write.data.failed.eq(mine.failed + answer.failed),
-            waiting.i.valid.eq(self.held.valid),
-            waiting.i.payload.held.eq(self.held.payload),
-            waiting.i.payload.before.eq(at_first),
-            whole.eq((now.bursts - before.bursts)[:8] == ends.o.payload.bursts),
+            counted.i.valid.eq(self.held.valid),
+            counted.i.payload.eq(at_first),
+            first_counted.o.ready.eq(ended.ready),
+            whole.eq(first_counted.o.valid & ended.valid
+                     & ((now.bursts - before.bursts)[:8] == ended.payload.bursts)),
             failed.eq(now.failed != before.failed),
         ]
-        self._leave(m, waiting.o, ends.o, whole, failed)
+        self._leave(m, waiting.o, ended, whole, failed)
         return m
 
     def _counts(self, m, shape, written, *read):
@@ -321,8 +328,9 @@ class Staging(wiring.Component):
         """Reads the rows of whole segments."""
         shape = self.shape
         octets = shape.octets
-        leaving = data.StructLayout({"held": self.held_shape, "failed": 1, "refused": 1})
-        m.submodules.leaving = queue = Store(leaving, depth=4)
+        leaving = data.StructLayout({
+            "held": self.held_shape, "end": shape.row_bits, "failed": 1, "refused": 1})
+        m.submodules.leaving = queue = Skid(leaving)
         m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE)
         m.submodules.beats = beats = Store(Beat(shape.width), depth=2 * QUEUE)
         m.submodules.credits = credits = Credits(2 * QUEUE)
@@ -331,15 +339,16 @@ class Staging(wiring.Component):
         # A segment that is whole stays so: it leaves in the cycle after that was seen.
         known, known_failed, goes = Signal(), Signal(), Signal()
         m.d.sync += [
-            known.eq(held.valid & ended.valid & whole & ~goes),
+            known.eq(whole & ~goes),
             known_failed.eq(failed),
         ]
         m.d.comb += [
-            goes.eq(known & queue.half),
+            goes.eq(known & queue.i.ready),
             held.ready.eq(goes),
             ended.ready.eq(goes),
-            queue.i.valid.eq(goes),
-            queue.i.payload.held.eq(held.payload.held),
+            queue.i.valid.eq(known),
+            queue.i.payload.held.eq(held.payload),
+            queue.i.payload.end.eq(held.payload.rows - 1),
             queue.i.payload.failed.eq(known_failed),
             queue.i.payload.refused.eq(ended.payload.refused),
         ]
@@ -347,10 +356,11 @@ class Staging(wiring.Component):
         # A row is read in each cycle; its header is put in two cycles later.
         segment, one = queue.o.payload, queue.o.payload.held
         index, first = Signal(shape.row_bits), Signal(init=1)
+        early = Signal(range(-(-HEADER_OCTETS // octets) + 1))  # the same, up to the header's end
         bad, last, step = Signal(), Signal(), Signal()
         m.d.comb += [
             bad.eq(segment.failed | segment.refused),
-            last.eq(bad | (index == one.rows - 1)),
+            last.eq(bad | (index == segment.end)),
             step.eq(queue.o.valid & (~first | heads.half) & (credits.ok | bad)),
             queue.o.ready.eq(step & last),
             heads.i.valid.eq(step & first),
@@ -362,7 +372,9 @@ class Staging(wiring.Component):
             credits.give.eq(beats.o.valid & beats.o.ready),
         ]
         with m.If(step):
-            m.d.sync += [first.eq(last), index.eq(Mux(last, 0, index + 1))]
+            m.d.sync += [
+                first.eq(last), index.eq(Mux(last, 0, index + 1)),
+                early.eq(Mux(last, 0, Mux(early == -(-HEADER_OCTETS // octets), early, early + 1)))]
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
         end = Signal(shape.lane)  # octets in the last row; 0: all
@@ -372,7 +384,7 @@ class Staging(wiring.Component):
             beat.last.eq(last),
             beat.count.eq(Mux(last & end.any(), end, octets)),
         ]
-        header, mask = self._header(one, index)
+        header, mask = self._header(one, early)
         out = delayed(m, 3, beat, "beat")
         stored = delayed(m, 1, self._rows(m, one.row + index), "stored")
         masks = delayed(m, 3, mask, "mask")
@@ -386,7 +398,9 @@ class Staging(wiring.Component):
         ]
 
     def _header(self, segment, index):
-        """Returns the header's octets in the row, and which lanes have one."""
+        """Returns the header's octets in the row of this index, and which lanes have one. All rows
+        after the header may have the index of the first of them.
+        """
         octets = self.shape.octets
         rows = -(-HEADER_OCTETS // octets)
         parts = [segment.header[8 * octets * k:8 * octets * (k + 1)] for k in range(rows)]

@@ -9,17 +9,17 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .stream import nibbles
+from .stream import delayed, nibbles
 
-__all__ = ["FEW", "BlockRam", "ForwardedTable", "storage_of"]
+__all__ = ["FEW", "BlockRam", "ForwardedTable", "StepTable", "storage_of"]
 
 #: Items of a table that distributed RAM holds at a low price.
 FEW = 64
 
 
-def _written(shape, depth):
+def _written(shape, depth, *, always_ready=True):
     return stream.Signature(
-        data.StructLayout({"address": range(depth), "data": shape}), always_ready=True)
+        data.StructLayout({"address": range(depth), "data": shape}), always_ready=always_ready)
 
 
 class BlockRam(wiring.Component):
@@ -159,6 +159,87 @@ class ForwardedTable(wiring.Component):
                 Value.cast(shown).eq(Mux(
                     clash[1], Value.cast(latest[1]), Value.cast(ram.data[k]))),
             ]
+        return m
+
+
+class StepTable(wiring.Component):
+    """Keeps a table that is changed in steps: each looks an entry up, and gives its new value.
+
+    A step sees the changes of all earlier steps. Between registers it has one cycle for its logic,
+    and its look-up has three.
+
+    Latency: 3 cycles from ``step`` to ``found``. Throughput: a step in 2 cycles. Reset: the entries
+    stay; at first all are 0. Errors: none; a step in the cycle after another one is not allowed.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Entries.
+    reads : int
+        Number of further read ports.
+    few : int
+        As in :class:`BlockRam`.
+
+    Members
+    -------
+    step : In(stream.Signature(range(depth), always_ready=True))
+        A step begins, for this entry.
+    steps : Out(1)
+        The step that began 3 cycles ago ends: ``found`` (Out(shape)) is its entry, and ``becomes``
+        (In(shape)) the new value. ``found`` is a register.
+    write : In(stream.Signature({address: range(depth), data: shape}))
+        Replaces an entry of which no step is under way.
+    address : In(range(depth)).array(reads)
+    data : Out(shape).array(reads)
+        As in :class:`ForwardedTable`.
+    """
+
+    def __init__(self, shape, depth, *, reads=0, few=0):
+        self.shape, self.depth, self.few = shape, depth, few
+        super().__init__({
+            "step": In(stream.Signature(range(depth), always_ready=True)),
+            "steps": Out(1),
+            "found": Out(shape),
+            "becomes": In(shape),
+            "write": In(_written(shape, depth, always_ready=False)),
+            "address": In(range(depth)).array(reads),
+            "data": Out(shape).array(reads),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.table = table = ForwardedTable(
+            self.shape, self.depth, reads=1 + len(self.address), few=self.few)
+        entry, begun, latest = self.step.payload, Signal(2), Signal(range(self.depth))
+        # The table does not have the value of the step two or three cycles ago yet. ``fresh``: that
+        # step is one of the same entry.
+        same, fresh, changed = Signal(), Signal(), Signal(self.shape, reset_less=True)
+        writes = delayed(m, 1, self.steps, "writes")
+        at = delayed(m, 4, entry, "at")
+        written = table.write.payload
+        m.d.sync += [
+            Cat(begun, self.steps).eq(Cat(self.step.valid, begun)),
+            same.eq((entry == latest) & (begun[1] | self.steps)),
+            fresh.eq(same),
+            Value.cast(self.found).eq(Mux(
+                fresh, Value.cast(changed), Value.cast(table.data[0]))),
+        ]
+        with m.If(self.step.valid):
+            m.d.sync += latest.eq(entry)
+        with m.If(self.steps):
+            m.d.sync += Value.cast(changed).eq(Value.cast(self.becomes))
+        m.d.comb += [
+            table.address[0].eq(entry),
+            self.write.ready.eq(~writes),
+            table.write.valid.eq(writes | self.write.valid),
+            written.address.eq(Mux(writes, at, self.write.payload.address)),
+            Value.cast(written.data).eq(Mux(
+                writes, Value.cast(changed), Value.cast(self.write.payload.data))),
+        ]
+        for outer, inner, shown, read in zip(
+                self.address, table.address[1:], self.data, table.data[1:], strict=True):
+            m.d.comb += [inner.eq(outer), Value.cast(shown).eq(Value.cast(read))]
         return m
 
 

@@ -4,6 +4,7 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import plus
 from .framer import SPACING
 
 __all__ = ["FpduLength"]
@@ -26,13 +27,19 @@ class FpduLength(wiring.Component):
         Those of the ULPDU.
     markers : In(1), after : In(7)
         Whether the stream has markers, and where the FPDU begins; 2 cycles after ``octets``.
-    words : Out(15), then : Out(7)
-        Words of the FPDU, and the position after it. Combinational from ``markers`` and ``after``.
+    words : Out(15), one_more : Out(1), then : Out(7)
+        Words of the FPDU are ``words`` and ``one_more``; and the position after it. Combinational
+        from ``markers`` and ``after``.
     """
 
     def __init__(self):
         super().__init__({
-            "octets": In(17), "markers": In(1), "after": In(7), "words": Out(15), "then": Out(7)})
+            "octets": In(17), "markers": In(1), "after": In(7), "words": Out(15),
+            "one_more": Out(1), "then": Out(7)})
+
+    def added(self, sequence):
+        """Returns the LLP sequence number after the FPDU, which begins at ``sequence``."""
+        return Cat(sequence[:2], plus(sequence[2:], self.words, self.one_more)[:30])
 
     def elaborate(self, platform):
         m = Module()
@@ -40,9 +47,9 @@ class FpduLength(wiring.Component):
         words, plain, marked, left = Signal(15), Signal(15), Signal(15), Signal(7)
         # Each 127 words bring a marker; the words beyond these may bring another one.
         rest = words[7:] + words[:7]
-        after, one_more = Signal(8), Signal()
+        after = Signal(8)
         m.d.sync += [
-            words.eq(((self.octets + 5) >> 2) + 1),
+            words.eq((self.octets + 9) >> 2),
             plain.eq(words),
             marked.eq(words + words[7:] + (rest >= BETWEEN) + (rest >= 2 * BETWEEN)),
             left.eq(rest - Mux(rest >= 2 * BETWEEN, 2 * BETWEEN, Mux(
@@ -50,8 +57,10 @@ class FpduLength(wiring.Component):
         ]
         m.d.comb += [
             after.eq(self.after + left),
-            one_more.eq(after > BETWEEN),
-            self.words.eq(Mux(self.markers, marked + one_more, plain)),
-            self.then.eq(Mux(one_more, after - BETWEEN, after)),
+            # The highest bit of ``after`` says that another marker follows. Minus 127 is minus 128
+            # and plus 1.
+            self.words.eq(Mux(self.markers, marked, plain)),
+            self.one_more.eq(self.markers & after[7]),
+            self.then.eq(after[:7] + after[7]),
         ]
         return m

@@ -5,7 +5,7 @@ from amaranth.hdl import Cover
 
 from .harness import Harness, if_
 
-__all__ = ["Latest", "Stored"]
+__all__ = ["Latest", "Steps", "Stored"]
 
 
 class _Followed(Harness):
@@ -65,3 +65,36 @@ class Latest(_Followed):
         found = Mux(clash[0], inside["latest_0"], inside.read(storage))
         self.lemma(if_(asked, found == seen), "it is read")
         m.d.comb += Cover(valid & clash[1] & (shown != 0), "a write is forwarded")
+
+
+class Steps(Harness):
+    """Proves that a step of :class:`~..lib.blockram.StepTable` sees all changes before it.
+
+    Assumes that no step begins in the cycle after another one, and that no entry is replaced while
+    a step of it is under way. By induction of depth ``DEPTH``.
+    """
+
+    DEPTH = 6
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        address = self.any(range(dut.depth), name="address", constant=True)
+        begins = dut.step.valid & (dut.step.payload == address)
+        past = [self.past(begins, cycles) for cycles in (1, 2, 3)]
+        ends, write = dut.steps & past[-1], dut.write
+        replaced = write.valid & write.ready & (write.payload.address == address)
+        self.assume(~(dut.step.valid & self.past(dut.step.valid)))
+        self.assume(~(replaced & (begins | Cat(past).any())))
+        item = Signal.like(Value.cast(dut.found))
+        with m.If(ends):
+            m.d.sync += item.eq(dut.becomes)
+        with m.If(replaced):
+            m.d.sync += item.eq(write.payload.data)
+        self.always(dut.steps == self.past(dut.step.valid, 3), "three cycles later")
+        self.always(if_(ends, dut.found == item), "the latest entry")
+        ended = self.past(ends)
+        self.lemma(if_(ended, inside["changed"] == item), "on its way")
+        self.lemma(ended | (inside.row("table.ram.storage", address) == item), "it is stored")
+        near, far = self.past(ends, 2), self.past(ends, 3)
+        m.d.comb += Cover(ends & near & (item != 0), "a step two cycles after the last one")
+        m.d.comb += Cover(ends & far & (item != 0), "a step three cycles after the last one")

@@ -205,6 +205,10 @@ class RingRuns(Harness):
         self.always(dut.i.ready == (gives & run.last), "taken with its last run")
         self.steady(dut.o, "steady")
         m.d.comb += Cover(gives & run.last & (gone > RUN) & (index < 3), "around the ring's end")
-        self.lemma(gone == self.inside["past"], "entries that are gone")
+        first, rest = run.first, self.inside["rest"]
+        self.lemma(first == (gone == 0), "entries are gone")
+        self.lemma(first | (rest == (span.count - gone)[:8]), "as many are left")
+        at = self.inside["next_index"] & (size - 1)
+        self.lemma(first | (at == index), "from this index on")
         self.lemma(if_(dut.i.valid, gone < span.count), "some are left")
         self.lemma(if_(gone != 0, dut.i.valid), "a span that was begun stays")

@@ -16,12 +16,11 @@ PLENTY = 15
 
 
 def enough(octets, markers):
-    """Returns words that are enough for an FPDU with a ULPDU of ``octets``.
+    """Returns two numbers of words whose sum is enough for an FPDU with a ULPDU of ``octets``.
 
     Without markers, the FPDU has exactly these. With markers, it may have up to four fewer.
     """
-    words = ((octets + 5) >> 2) + 1
-    return words + Mux(markers, (words >> 7) + 3, 0)
+    return (octets + Mux(markers, 21, 9)) >> 2, Mux(markers, (octets + 9) >> 9, 0)
 
 
 class CreditStart(data.StructLayout):
@@ -174,8 +173,9 @@ class CreditAccounts(wiring.Component):
         ]
         with m.If(cuts):
             m.d.comb += [
-                becomes.sequence.eq(now.position.sequence + Mux(
-                    now.position.sctp & self.chunks, 1, size.words << 2)),
+                becomes.sequence.eq(Mux(
+                    now.position.sctp & self.chunks, now.position.sequence + 1,
+                    size.added(now.position.sequence))),
                 becomes.after.eq(size.then),
             ]
         m.d.sync += [running.eq(now), running.position.eq(becomes), saved.eq(ends)]

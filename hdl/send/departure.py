@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..ddp.leaving import SentRecord
 from ..dma.staging import StagedHead
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import FEW, StepTable
 from ..lib.stream import Beat, Store, delayed
 from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
@@ -107,7 +107,7 @@ class Departure(wiring.Component):
     A segment that is sent again keeps its number, and changes none. It leaves even after the half
     was closed: a Terminate reaches the peer only after all octets before it.
 
-    Latency: 3 cycles from ``segments`` to ``heads``. Throughput: one segment in 2 cycles, one beat
+    Latency: 4 cycles from ``segments`` to ``heads``. Throughput: one segment in 2 cycles, one beat
     per cycle. Reset: empty; the states stay. Errors: ``failed`` in the state.
 
     Parameters
@@ -185,83 +185,84 @@ class Departure(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shape = SendState(self.associations)
-        m.submodules.table = table = ForwardedTable(shape, self.streams, reads=2, few=FEW)
+        m.submodules.table = table = StepTable(shape, self.streams, reads=1, few=FEW)
         m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
         m.submodules.packets = packets = Store(
             data.StructLayout({"passes": 1, "sctp": 1}), depth=QUEUE)
         segment, tag = self.segments.payload, SegmentTag()
         asked = data.View(tag, segment.tag[:tag.size])
-        number = Mux(self.fail.valid, self.fail.payload, asked.stream)
-        # A segment takes two cycles for its look-up, and is written back in the third one.
-        takes, looks, known = Signal(), Signal(), Signal()
-        length = [Signal(16, name=f"length{n}") for n in (1, 2)]
+        number = Mux(self.fail.valid, self.fail.payload, asked.stream)[:exact_log2(self.streams)]
+        # A segment is a step of the tables, and ``known`` when it ends.
+        takes, looks, known = Signal(), Signal(), table.steps
+        length = [Signal(16, name=f"length{n}") for n in (1, 2, 3)]
         repeat = Signal(Repeat(self.streams))
-        bad, fails = Signal(2), Signal(2)  # fails: a stream is closed, in the place of a segment
+        bad, fails = Signal(3), Signal(3)  # fails: a stream is closed, in the place of a segment
         m.submodules.size = size = FpduLength()
         m.d.comb += [
-            size.octets.eq(segment.lead + segment.length),
+            size.octets.eq(length[0]),
             self.fail.ready.eq(~looks & self.room),
             self.segments.ready.eq(takes),
-            table.address[0].eq(number),
-            table.address[1].eq(self.look),
-            self.state.eq(table.data[1]),
-            self.slot.eq(delayed(m, 1, asked.entries, "slot")),
+            table.step.valid.eq(takes | (self.fail.valid & self.fail.ready)),
+            table.step.payload.eq(number),
+            table.address[0].eq(self.look),
+            self.state.eq(table.data[0]),
+            self.slot.eq(delayed(m, 2, asked.entries, "slot")),
         ]
         m.d.sync += [
-            looks.eq(takes | (self.fail.valid & self.fail.ready)),
-            known.eq(looks),
+            looks.eq(table.step.valid),
             fails.eq(Cat(self.fail.valid & self.fail.ready, fails)),
             length[0].eq(segment.lead + segment.length),
             length[1].eq(length[0]),
+            length[2].eq(length[1]),
             repeat.eq(self.repeat),
             bad.eq(Cat(segment.refused | segment.failed, bad)),
         ]
-        known_tag = delayed(m, 2, asked, "tag")
-        known_number = delayed(m, 2, number, "number")[:exact_log2(self.streams)]
-        now, state, written = Signal(_Outcome(self.streams)), Signal(shape), Signal(shape)
+        known_tag = delayed(m, 3, asked, "tag")
+        known_number = delayed(m, 3, number, "number")
+        now, state, written = Signal(_Outcome(self.streams)), table.found, table.becomes
         leaves, closes, ends, again, alone, sctp = (
             now[name] for name in ("leaves", "closes", "ends", "again", "alone", "sctp"))
         # Over SCTP, a segment may be too long.
         wrong, head = Signal(), heads.i.payload
-        m.d.comb += wrong.eq(bad[1] | (sctp & delayed(m, 1, length[0] > LONGEST_BODY, "long")))
+        m.d.comb += wrong.eq(bad[2] | (sctp & delayed(m, 1, length[1] > LONGEST_BODY, "long")))
+        place = self._place(m, table.step, known_tag, again | fails[2], leaves)
         m.d.comb += [
-            state.eq(table.data[0]),
-            now.fails.eq(fails[1]),
+            now.fails.eq(fails[2]),
             now.stream.eq(known_number),
             size.markers.eq(state.llp.markers),
             size.after.eq(state.after),
-            again.eq(known_tag.repeat & ~fails[1]),
-            leaves.eq((state.open | again) & ~wrong & ~fails[1]),
-            closes.eq(fails[1] | (wrong & ~known_tag.stops)),
-            ends.eq(known_tag.ends & ~fails[1] & ~again),
+            again.eq(known_tag.repeat & ~fails[2]),
+            leaves.eq((state.open | again) & ~wrong & ~fails[2]),
+            closes.eq(fails[2] | (wrong & ~known_tag.stops)),
+            ends.eq(known_tag.ends & ~fails[2] & ~again),
             # A segment that is given up, and was to be sent again, fails like a read of the ring.
-            alone.eq(fails[1] | (again & closes)),
+            alone.eq(fails[2] | (again & closes)),
             written.lost.eq(state.lost | (state.open & alone)),
             written.open.eq(state.open & ~closes),
             written.failed.eq(state.failed | (state.open & closes)),
             written.ending.eq((state.ending | (state.open & closes & ~alone)) & ~ends),
             written.llp.eq(state.llp),
             written.after.eq(Mux(leaves & ~again, size.then, state.after)),
-            written.sequence.eq(state.sequence + Mux(
-                leaves & ~again, Mux(sctp, 1, size.words << 2), 0)),
+            written.sequence.eq(Mux(leaves & ~again, Mux(
+                sctp, state.sequence + 1, size.added(state.sequence)), state.sequence)),
             written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
             written.response.eq(
                 state.response | (state.open & closes & ~alone & known_tag.response)),
-            head.length.eq(length[1]),
+            head.length.eq(length[2]),
             head.settings.eq(state.llp),
             head.phase.eq(
                 state.after + 1 - Mux(again, (state.sequence - repeat.sequence)[2:9], 0)),
             head.stream.eq(known_number),
             head.sequence.eq(Mux(again, repeat.sequence, state.sequence)),
-            head.record.eq(self._record(m, known & ~fails[1], known_tag, again, leaves, repeat)),
+            head.record.eq(self._record(m, known_tag, again, state, place, repeat)),
             heads.i.valid.eq(known & leaves & ~sctp),
-            packets.i.valid.eq(known & ~bad[1] & ~fails[1]),
+            packets.i.valid.eq(known & ~bad[2] & ~fails[2]),
             packets.i.payload.passes.eq(leaves),
             packets.i.payload.sctp.eq(sctp),
-            table.write.valid.eq(known | self.set.valid),
-            table.write.payload.address.eq(Mux(known, known_number, self.set.payload.stream)),
-            table.write.payload.data.eq(Mux(known, written, self.set.payload.state)),
-            self.set.ready.eq(~known),
+            table.write.valid.eq(self.set.valid),
+            table.write.payload.address.eq(self.set.payload.stream),
+            table.write.payload.data.eq(self.set.payload.state),
+            self.set.ready.eq(table.write.ready),
         ]
         self._report(m, known, known_tag, state, now)
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
@@ -314,7 +315,7 @@ class Departure(wiring.Component):
         chunk, lead = chunks.i.payload, self.segments.payload.lead
         m.d.comb += [
             chunks.i.valid.eq(leaves),
-            chunk.control.eq(delayed(m, 2, lead == FUNCTION, "control")),
+            chunk.control.eq(delayed(m, 3, lead == FUNCTION, "control")),
             chunk.ssn.eq(Mux(again, repeat.ssn, state.sequence[:16])),
             chunk.tsn.eq(repeat.sequence),
             chunk.again.eq(again),
@@ -323,24 +324,37 @@ class Departure(wiring.Component):
         ]
         return chunks.half
 
-    def _record(self, m, known, tag, again, leaves, repeat):
-        """Returns the record of the segment that is ``known`` in this cycle, with ``tag``."""
-        asked = data.View(tag.shape(), self.segments.payload.tag[:tag.shape().size])
-        m.submodules.places = places = ForwardedTable(_Place(), self.streams, few=FEW)
-        place, then = Signal(_Place()), Signal(_Place())
-        writes, record = places.write, Signal(SentRecord())
+    def _place(self, m, step, tag, stays, leaves):
+        """Keeps the place of each stream's next segment.
+
+        Returns that of the segment whose ``step`` ends in this cycle, with ``tag``. If it
+        ``stays``, it is that of the stream's next segment, too.
+        """
+        m.submodules.places = places = StepTable(_Place(), self.streams, few=FEW)
+        place, then = places.found, places.becomes
+        octets = delayed(m, 3, self.segments.payload.length, "octets")
+        m.d.comb += then.eq(place)
+        with m.If(~stays):
+            m.d.comb += [
+                then.entry.eq(place.entry + Mux(tag.ends, tag.entries, 0)),
+                then.offset.eq(
+                    Mux(tag.ends, 0, place.offset + Mux(leaves, octets, 0))),
+            ]
         m.d.comb += [
-            places.address[0].eq(asked.stream),
-            place.eq(places.data[0]),
-            then.entry.eq(place.entry + Mux(tag.ends, tag.entries, 0)),
-            then.offset.eq(Mux(tag.ends, 0, place.offset + Mux(
-                leaves, delayed(m, 2, self.segments.payload.length, "octets"), 0))),
-            writes.valid.eq((known & ~again) | self.begin.valid),
-            writes.payload.address.eq(Mux(known & ~again, tag.stream, self.begin.payload)),
-            writes.payload.data.eq(Mux(known & ~again, then.as_value(), 0)),
-            self.begin.ready.eq(~known | again),
+            places.step.valid.eq(step.valid),
+            places.step.payload.eq(step.payload),
+            places.write.valid.eq(self.begin.valid),
+            places.write.payload.address.eq(self.begin.payload),
+            self.begin.ready.eq(places.write.ready),
+        ]
+        return place
+
+    def _record(self, m, tag, again, state, place, repeat):
+        """Returns the record of a segment with ``tag``."""
+        record = Signal(SentRecord())
+        m.d.comb += [
             record.entry.eq(Mux(again, repeat.entry, Mux(
-                tag.response, m.submodules.table.data[0].answered, place.entry))),
+                tag.response, state.answered, place.entry))),
             record.offset.eq(Mux(again, repeat.offset, place.offset)),
             record.entries.eq(Mux(again, repeat.entries, tag.entries)),
             record.response.eq(tag.response),

@@ -87,21 +87,22 @@ class PieceCutter(wiring.Component):
         weighs, cuts = Signal(), Signal()
         beyond = Signal(signed(34), reset_less=True)  # octets of the piece after the segment's end
         short = Signal(32, reset_less=True)  # octets of the segment after the piece's end
+        exact = Signal(reset_less=True)  # they end with the same octet
         m.d.comb += weighs.eq(has_share & has_piece & queue.half & ~cuts & ~drops)
         m.d.sync += [
             cuts.eq(weighs),
             beyond.eq(piece.length - share.length),
             short.eq(share.length - piece.length),
+            exact.eq(piece.length == share.length),
         ]
 
         # The piece covers the rest of the segment. A message's last segment takes all pieces that
         # are left, even if they have no octets.
-        exact, covers, bad, ends = Signal(), Signal(), Signal(), Signal()
+        covers, bad, ends = Signal(), Signal(), Signal()
         leaves_share, leaves_piece = Signal(), Signal()
         carry, low = Signal(), Signal(33)
         m.d.comb += [
             low.eq(piece.to[:32] + share.length),
-            exact.eq(~beyond.any()),
             covers.eq(~beyond[-1] & ~(exact & share.ends & ~piece.last)),
             bad.eq(broken | share.refused | Mux(covers, share.ends & ~exact, piece.last)),
             ends.eq(covers | bad),
@@ -141,7 +142,6 @@ class PieceCutter(wiring.Component):
 
     def _load(self, m, port, item, has, leaves):
         """Takes the next item when the current one leaves."""
+        # ``valid`` does not gate the wide register: its payload is loaded in any case.
         with m.If(port.ready):
-            m.d.sync += has.eq(port.valid)
-            with m.If(port.valid):
-                m.d.sync += item.eq(port.payload)
+            m.d.sync += [has.eq(port.valid), item.eq(port.payload)]

@@ -4,6 +4,8 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Skid
+
 __all__ = ["SLOT_BITS", "Repeat", "RepeatTurn", "Repeats"]
 
 #: Bits of the number of a slot, one for each segment that is on its way again.
@@ -52,7 +54,7 @@ class Repeats(wiring.Component):
     """Gives each segment that is to be sent again a slot, until the segment has left or was given
     up.
 
-    Latency: 0 cycles from ``i`` to ``o``. ``found`` is combinational from ``slot``, from the cycle
+    Latency: 1 cycle from ``i`` to ``o``. ``found`` is combinational from ``slot``, from the cycle
     after the transfer of ``o`` on. Throughput: one segment per cycle. Reset: all slots are free.
     Errors: none.
 
@@ -96,11 +98,13 @@ class Repeats(wiring.Component):
         used, next, takes = Signal(slots), Signal(SLOT_BITS), Signal()
         streams = [Signal(range(self.streams), name=f"stream{slot}") for slot in range(slots)]
         free = ~used.bit_select(next, 1)
+        m.submodules.turns = turns = Skid(RepeatTurn(self.streams))
+        wiring.connect(m, turns.o, wiring.flipped(self.o))
         m.d.comb += [
-            self.o.valid.eq(self.i.valid & free),
-            self.o.payload.stream.eq(repeat.stream),
-            self.o.payload.slot.eq(next),
-            self.i.ready.eq(self.o.ready & free),
+            turns.i.valid.eq(self.i.valid & free),
+            turns.i.payload.stream.eq(repeat.stream),
+            turns.i.payload.slot.eq(next),
+            self.i.ready.eq(turns.i.ready & free),
             takes.eq(self.i.valid & self.i.ready),
             write.addr.eq(next),
             write.data.eq(repeat),

@@ -113,7 +113,7 @@ class ResponseRings(wiring.Component):
         whether there are more (``more``). ``start`` is the MSN, modulo 2**16, which ``coming``
         (Out(16)) has one cycle before.
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
-        Only while ``room`` (Out(1)) is high.
+        Only while ``room`` (Out(1)) is high, and ``waits`` (In(1)), with the same payload.
     answered : Out(stream.Signature(Answered(streams)))
         Requests whose responses were cut whole.
     look : In(range(streams)), next : Out(32), asked : Out(16)
@@ -135,6 +135,7 @@ class ResponseRings(wiring.Component):
             "found": Out(found),
             "coming": Out(16),
             "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
+            "waits": In(1),
             "room": Out(1),
             "answered": Out(stream.Signature(Answered(streams))),
             "look": In(range(streams)),
@@ -154,11 +155,11 @@ class ResponseRings(wiring.Component):
         m.submodules.answers = answers = Store(Answered(self.streams), depth=QUEUE)
         wiring.connect(m, answers.o, wiring.flipped(self.answered))
 
-        # A result of two cycles ago meets the state that it changes.
+        # A result of three cycles ago meets the state that it changes.
         fresh, request, result = self.slots.payload, self.requests.payload, self.results.payload
-        changes = delayed(m, 2, self.results.valid, "changes")
-        written = delayed(m, 2, result, "written")
-        before, sets, starts = states.data[1], Signal(), Signal()
+        changes = delayed(m, 3, self.results.valid, "changes")
+        written = delayed(m, 3, result, "written")
+        before, sets, starts = delayed(m, 1, states.data[1], "before"), Signal(), Signal()
         m.d.comb += [
             self.slots.ready.eq(~changes),
             sets.eq(self.slots.valid & self.slots.ready),
@@ -172,7 +173,7 @@ class ResponseRings(wiring.Component):
             requested.write.valid.eq(starts | (self.requests.valid & self.requests.ready)),
             requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),
             requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
-            states.address[1].eq(Mux(self.results.valid, result.stream, self.look)),
+            states.address[1].eq(Mux(self.waits, result.stream, self.look)),
             requested.address[1].eq(self.look),
             self.asked.eq(requested.data[1]),
             states.write.valid.eq(changes | starts),
@@ -187,8 +188,8 @@ class ResponseRings(wiring.Component):
             answers.i.payload.count.eq(written.entries),
         ]
 
-        with m.If(~changes):  # then the state is the one that the host looks at
-            m.d.sync += self.next.eq(before.next)
+        with m.If(~delayed(m, 2, self.waits, "waited")):  # then the host looks at the state
+            m.d.sync += self.next.eq(states.data[1].next)
 
         # The look-up: two cycles, and two for the result.
         available = Signal(16)

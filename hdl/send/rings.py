@@ -19,7 +19,7 @@ from amaranth.utils import exact_log2
 from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
-from ..lib.stream import Beat, Store, counted, delayed
+from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
 from ..spec.send import ENTRY
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
@@ -107,7 +107,7 @@ class RingReader(wiring.Component):
     is one of a Read Response whose request is more than half of the slots before the next one to be
     answered: the peer sends that many requests only after it has received the response.
 
-    Latency: 6 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
+    Latency: 8 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
 
     Parameters
@@ -198,11 +198,13 @@ class RingReader(wiring.Component):
         else:
             wiring.connect(m, entries.o, wiring.flipped(self.o))
         # Both kinds of failures close the same half.
+        m.submodules.fails = fails = Skid(range(self.streams))
+        wiring.connect(m, fails.o, wiring.flipped(self.fail))
         m.d.comb += [
-            self.fail.valid.eq(over.o.valid | entries.fail.valid),
-            self.fail.payload.eq(Mux(over.o.valid, over.o.payload, entries.fail.payload)),
-            over.o.ready.eq(self.fail.ready),
-            entries.fail.ready.eq(self.fail.ready & ~over.o.valid),
+            fails.i.valid.eq(over.o.valid | entries.fail.valid),
+            fails.i.payload.eq(Mux(over.o.valid, over.o.payload, entries.fail.payload)),
+            over.o.ready.eq(fails.i.ready),
+            entries.fail.ready.eq(fails.i.ready & ~over.o.valid),
         ]
         return m
 
@@ -217,7 +219,9 @@ class RingReader(wiring.Component):
         m.submodules.contexts = contexts = ForwardedTable(
             _Context(), self.streams, reads=2, few=FEW)
         m.submodules.results = results = Store(TurnResult(self.streams), depth=4 * QUEUE)
+        m.submodules.wakes = wakes = Skid(range(self.streams))
         wiring.connect(m, wiring.flipped(self.results), results.i)
+        wiring.connect(m, wakes.o, wiring.flipped(self.wake))
 
         # A result changes the context, and then the turn has ended. So does a turn in which there
         # is nothing to be sent.
@@ -233,19 +237,14 @@ class RingReader(wiring.Component):
         ]
         m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
-            contexts.address[1].eq(Mux(resulted, result.stream, self.look)),
+            contexts.address[1].eq(Mux(results.o.valid, result.stream, self.look)),
         ]
-        changes = [Signal(name=f"changes{n}") for n in (1, 2)]
-        stages = [Signal(TurnResult(self.streams), name=f"result{n}") for n in (1, 2)]
-        m.d.sync += [
-            changes[0].eq(resulted), changes[1].eq(changes[0]),
-            stages[0].eq(result), stages[1].eq(stages[0]),
-        ]
-        # The result of two cycles ago meets the context that it changes. Otherwise the context is
-        # the one that the host looks at.
-        written, before = stages[1], contexts.data[1]
-        with m.If(~changes[1]):
-            m.d.sync += self.consumer.eq(before.consumer)
+        # While no result waits, the context is the one that the host looks at.
+        with m.If(~delayed(m, 2, results.o.valid, "waited")):
+            m.d.sync += self.consumer.eq(contexts.data[1].consumer)
+        # The result of three cycles ago meets the context that it changes.
+        changes, written = delayed(m, 3, resulted, "changes"), delayed(m, 3, result, "written")
+        before = delayed(m, 1, contexts.data[1], "before")
         used, wider, sets, bells = Signal(8), Signal(8), Signal(), Signal()
         fresh, bell = self.set.payload, self.doorbell.payload
         other = written.response  # the result is not that of this ring
@@ -255,24 +254,24 @@ class RingReader(wiring.Component):
             used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
             wider.eq(Mux(before.window[7], MOST, before.window << 1)),
             # A new ring begins with index 0, so the doorbells of the former one do not count.
-            self.set.ready.eq(~changes[1]),
+            self.set.ready.eq(~changes),
             sets.eq(self.set.valid & self.set.ready),
-            self.nudge.ready.eq(self.wake.ready),
-            self.doorbell.ready.eq(~sets & self.wake.ready & ~self.nudge.valid),
+            self.nudge.ready.eq(wakes.i.ready),
+            self.doorbell.ready.eq(~sets & wakes.i.ready & ~self.nudge.valid),
             bells.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
-            self.wake.valid.eq(bells),
-            self.wake.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
-            contexts.write.valid.eq(changes[1] | sets),
-            context.address.eq(Mux(changes[1], written.stream, fresh.stream)),
+            wakes.i.valid.eq(bells),
+            wakes.i.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
+            contexts.write.valid.eq(changes | sets),
+            context.address.eq(Mux(changes, written.stream, fresh.stream)),
             context.data.consumer.eq(Mux(
-                changes[1], before.consumer + Mux(other, 0, written.entries), 0)),
-            context.data.done.eq(Mux(changes[1], Mux(other, before.done, written.done), 0)),
-            context.data.needs.eq(Mux(changes[1], Mux(other, before.needs, written.needs), 0)),
-            context.data.window.eq(Mux(changes[1], Mux(other, before.window, Mux(
+                changes, before.consumer + Mux(other, 0, written.entries), 0)),
+            context.data.done.eq(Mux(changes, Mux(other, before.done, written.done), 0)),
+            context.data.needs.eq(Mux(changes, Mux(other, before.needs, written.needs), 0)),
+            context.data.window.eq(Mux(changes, Mux(other, before.window, Mux(
                 written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
                     written.again & ~written.needs.any() & ~written.spent, wider,
                     before.window))), WINDOW)),
-            context.data.answered.eq(changes[1] & other),
+            context.data.answered.eq(changes & other),
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
@@ -281,21 +280,22 @@ class RingReader(wiring.Component):
             producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
         if self.responses:
-            self._account_responses(m, results, resulted, bells)
+            self._account_responses(m, results, resulted, wakes, bells)
         return rings, producers, contexts
 
-    def _account_responses(self, m, results, resulted, bells):
+    def _account_responses(self, m, results, resulted, wakes, bells):
         """Gives the results of Read Responses to their own account, and wakes streams for it."""
         responses = self.responses
         m.d.comb += [
             responses.results.valid.eq(resulted & results.o.payload.response),
             responses.results.payload.eq(results.o.payload),
-            responses.wake.ready.eq(self.wake.ready & ~bells),
+            responses.waits.eq(results.o.valid),
+            responses.wake.ready.eq(wakes.i.ready & ~bells),
         ]
         with m.If(~bells):
             m.d.comb += [
-                self.wake.valid.eq(responses.wake.valid),
-                self.wake.payload.eq(responses.wake.payload),
+                wakes.i.valid.eq(responses.wake.valid),
+                wakes.i.payload.eq(responses.wake.payload),
             ]
 
     def _decide(self, m, tables, windows, idle, over):
@@ -342,15 +342,21 @@ class RingReader(wiring.Component):
             lacks4.eq(~available3.any() | (context3.needs > available3)),
             wants4.eq(wants3),
         ]
-        window, all_of, sends = windows.i.payload, Signal(), Signal()
-        m.d.comb += [
-            all_of.eq(available4 <= wants4),
-            sends.eq(found4.open & ~far4 & ~lacks4),
-            windows.i.valid.eq(valid[3] & sends),
-            idle.i.valid.eq(valid[3] & ~windows.i.valid & ~repeats),
+        all_of, sends = Signal(), Signal()
+        chosen = windows.i.signature.create(path=("chosen",))
+        window = chosen.payload
+        m.d.sync += [
+            windows.i.valid.eq(chosen.valid),
+            windows.i.payload.eq(window),
+            idle.i.valid.eq(valid[3] & ~chosen.valid & ~repeats),
             idle.i.payload.eq(streams[3]),
             over.i.valid.eq(valid[3] & found4.open & far4 & ~repeats),
             over.i.payload.eq(streams[3]),
+        ]
+        m.d.comb += [
+            all_of.eq(available4 <= wants4),
+            sends.eq(found4.open & ~far4 & ~lacks4),
+            chosen.valid.eq(valid[3] & sends),
             window.stream.eq(streams[3]),
             window.base.eq(found4.base),
             window.size.eq(found4.size),
@@ -362,8 +368,8 @@ class RingReader(wiring.Component):
         ]
         if self.responses:
             m.d.comb += self.responses.turn.eq(looked)
-            self._decide_for_responses(m, window, windows.i, valid[3], sends, context3, context4)
-        self._decide_for_repeats(m, window, windows.i, repeats, found3, found4)
+            self._decide_for_responses(m, chosen, valid[3], sends, context3, context4)
+        self._decide_for_repeats(m, chosen, repeats, found3, found4)
 
     def _choose(self, m, takes):
         """Returns whether the next turn is for a segment that is sent again."""
@@ -373,11 +379,13 @@ class RingReader(wiring.Component):
             m.d.sync += had.eq(again)
         return again
 
-    def _decide_for_repeats(self, m, window, chosen, repeats, found3, found4):
-        """Replaces the window by that of a segment that is sent again, in its turn ``repeats``.
+    def _decide_for_repeats(self, m, chosen, repeats, found3, found4):
+        """Replaces the ``chosen`` window by that of a segment that is sent again, in its turn
+        ``repeats``.
 
         ``found3``, ``found4``: the ring, in the last two stages.
         """
+        window = chosen.payload
         repeat, inside, fits = Signal(Repeat(self.streams)), Signal(), Signal()
         m.d.comb += [
             self.slot.eq(delayed(m, 3, self.repeats.payload.slot, "repeated")),
@@ -415,13 +423,13 @@ class RingReader(wiring.Component):
             with m.Else():
                 m.d.comb += [window.base.eq(found4.base), window.size.eq(found4.size)]
 
-    def _decide_for_responses(self, m, window, chosen, valid, sends, context3, context4):
-        """Replaces the window by one of Read Responses, if it is their turn.
+    def _decide_for_responses(self, m, chosen, valid, sends, context3, context4):
+        """Replaces the ``chosen`` window by one of Read Responses, if it is their turn.
 
         ``sends``: the stream has a message of its own to send. The contexts are those of the last
         two stages.
         """
-        found, answers = self.responses.found, Signal()
+        found, answers, window = self.responses.found, Signal(), chosen.payload
         begun = Signal()  # a message of the stream's own
         m.d.sync += begun.eq(context3.done.any())
         m.d.comb += [
@@ -442,12 +450,14 @@ class RingReader(wiring.Component):
         """Reads a window, in runs."""
         m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
         m.submodules.cut = cut = Runs()
-        window, room = windows.o.payload, Signal()
+        m.submodules.next_window = stage = Stage(_Window(self.streams))
+        wiring.connect(m, windows.o, stage.i)
+        window, room = stage.o.payload, Signal()
         segment, run = self.segments.payload, runs.i.payload
         m.d.comb += [
             *(cut.i.payload[name].eq(window[name]) for name, _ in Span()),
-            cut.i.valid.eq(windows.o.valid),
-            windows.o.ready.eq(cut.i.ready),
+            cut.i.valid.eq(stage.o.valid),
+            stage.o.ready.eq(cut.i.ready),
             room.eq(runs.half & fetched.half),
             self.segments.valid.eq(cut.o.valid & room),
             cut.o.ready.eq(self.segments.ready & room),
@@ -483,6 +493,7 @@ class Entries(wiring.Component):
     Members
     -------
     windows : In(stream.Signature(_Fetched(streams)))
+        Taken with the first head.
     heads : In(stream.Signature(StagedHead()))
         One or more for each window; the tag is the stream.
     beats : In(stream.Signature(Beat(width)))
@@ -503,32 +514,36 @@ class Entries(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         beats = 8 * ENTRY // self.width  # of an entry
-        window, head = self.windows.payload, self.heads.payload
+        window, head = Signal(_Fetched(self.streams)), self.heads.payload
         # The run under way: entries of it, and of the whole window, that are missing.
         run, failed, begun, left = Signal(range(RUN + 1)), Signal(), Signal(), Signal(8)
+        final = Signal()  # one is missing
         reports, reported = Signal(), Signal()  # a window's first run that was refused
         octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
-        advance, comes, ends = Signal(), Signal(), Signal()
+        starts, advance, comes, ends = Signal(), Signal(), Signal(), Signal()
         entry = self.o.payload
         m.d.comb += [
             self.fail.payload.eq(head.tag),
             reports.eq(head.failed & ~(reported & begun)),
-            self.fail.valid.eq(self.heads.valid & ~run.any() & self.windows.valid & reports),
-            self.heads.ready.eq(
-                ~run.any() & self.windows.valid & (~reports | self.fail.ready)),
+            starts.eq(~run.any() & (begun | self.windows.valid)),
+            self.fail.valid.eq(self.heads.valid & starts & reports),
+            self.heads.ready.eq(starts & (~reports | self.fail.ready)),
+            self.windows.ready.eq(self.heads.valid & self.heads.ready & ~begun),
             advance.eq(~self.o.valid | self.o.ready),
             comes.eq(run.any() & advance & (failed | self.beats.valid)),
             ends.eq(failed | (at == beats - 1)),
             self.beats.ready.eq(run.any() & advance & ~failed),
-            # The window stays until its last entry leaves to the output register.
-            self.windows.ready.eq(comes & ends & (left == 1) & begun),
         ]
         with m.If(self.heads.valid & self.heads.ready):
             m.d.sync += [
                 run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1),
                 reported.eq(head.failed | (reported & begun))]
             with m.If(~begun):
-                m.d.sync += left.eq(window.count)
+                m.d.sync += [
+                    window.eq(self.windows.payload),
+                    left.eq(self.windows.payload.count),
+                    final.eq(self.windows.payload.count == 1),
+                ]
         m.d.comb += entry.entry.eq(octets)
         with m.If(advance):
             m.d.sync += self.o.valid.eq(comes & ends)
@@ -541,8 +556,9 @@ class Entries(wiring.Component):
                 m.d.sync += [
                     run.eq(run - 1),
                     left.eq(left - 1),
-                    begun.eq(left != 1),
-                    entry.left.eq(left - 1),
+                    final.eq(left == 2),
+                    begun.eq(~final),
+                    entry.rest.eq(left),
                     entry.stream.eq(window.stream),
                     entry.turn.first.eq(left == window.count),
                     *(entry.turn[name].eq(window[name])

@@ -65,15 +65,16 @@ class Runs(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         span, run = self.i.payload, self.o.payload
-        past = Signal(8)  # entries of the span in earlier runs
+        # Of the next run: whether it is the span's first one, else its index and the entries left.
+        first, next_index, rest = Signal(init=1), Signal(15), Signal(8)
         index, left = Signal(16), Signal(8)
         most, block = Signal(range(RUN + 1)), Signal(range(RUN + 1))
         m.d.comb += [
-            index.eq((span.start + past) & ((1 << span.size) - 1)),
+            index.eq(Mux(first, span.start, next_index) & ((1 << span.size) - 1)),
             block.eq(Mux(span.size < exact_log2(RUN), 1 << span.size[:2], RUN)),
             most.eq(block - index[:exact_log2(RUN)]),
-            left.eq(span.count - past),
-            run.first.eq(past == 0),
+            left.eq(Mux(first, span.count, rest)),
+            run.first.eq(first),
             self.i.ready.eq(self.o.valid & self.o.ready & run.last),
         ]
         m.d.sync += [
@@ -83,5 +84,9 @@ class Runs(wiring.Component):
             run.last.eq(left <= most),
         ]
         with m.If(self.o.valid & self.o.ready):
-            m.d.sync += past.eq(Mux(run.last, 0, past + run.count))
+            m.d.sync += [
+                first.eq(run.last),
+                next_index.eq(index + run.count),
+                rest.eq(left - run.count),
+            ]
         return m

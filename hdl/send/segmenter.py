@@ -287,29 +287,29 @@ class Cutter(wiring.Component):
         now, valid, fresh = Signal(_Prepared(self.streams)), Signal(), Signal(2)
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
-        skips, stops, leaves, takes = Signal(), Signal(), Signal(), Signal()
+        skips, stops, leaves, takes, wrong = (Signal() for _ in range(5))
         waits = Signal()  # the message at the input was there in the last cycle
         over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
-        small, length = Signal(), Signal(LENGTH_BITS)
-        again, short = now.turn.repeat, Signal()
+        length, again = Signal(LENGTH_BITS), now.turn.repeat
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
         mulpdu = Mux(again, length_again, self._mulpdu(m, now, fresh))
-        msn = self._msn(m, now, fresh, sends & ends & ~bad)
+        msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
         accounts, fits, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
-        may = self._turn(m, now, fresh, sends, length, leaves, stops, fits, scant, marked)
+        may = self._turn(
+            m, now, fresh, sends, sends & ends, length, leaves, stops, scant, marked)
+        control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
-            bad.eq(now.refused | small | Mux(again, short, failed)
-                   | (now.control & self.sctp & ~(sctp & over[-1]))),
-            ends.eq(over[-1] | bad),
+            bad.eq(wrong | (control & ~over[-1])),
+            ends.eq(over[-1] | wrong | control),
             # The first step of a message that continues is to skip octets.
-            stops.eq(cuts & ~skips & ~may),
-            sends.eq(cuts & ~skips & may),
-            leaves.eq(stops | (sends & ends) | (valid & now.partial)),
+            stops.eq(cuts & ~skips & ~(may & (fits | bad))),
+            sends.eq(cuts & ~skips & may & (fits | bad)),
+            leaves.eq((cuts & ~skips & (ends | ~may | ~fits)) | (valid & now.partial)),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
             self.i.ready.eq(waits & (~valid | leaves)
                             & (accounts.there | ~self.i.payload.turn.first)),
@@ -327,8 +327,8 @@ class Cutter(wiring.Component):
                 over.eq(now.left - mulpdu - 1),
                 room.eq(mulpdu - header),
                 rest.eq(now.left - header),
-                small.eq(mulpdu < header + ~again),
-                short.eq(now.left < mulpdu),
+                wrong.eq(now.refused | (mulpdu < header + ~again)
+                         | Mux(again, now.left < mulpdu, failed) | (control & ~sctp)),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -383,9 +383,9 @@ class Cutter(wiring.Component):
     def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
         """Adds the accounts of credit.
 
-        Returns them; whether the segment to be cut has credit; whether the segment that is weighed,
-        and the one to be cut, are compared with it; and whether the stream has markers, has failed,
-        and sends over SCTP.
+        Returns them; whether the segment to be cut has credit or needs none; whether the segment
+        that is weighed, and the one to be cut, are compared with it; whether the stream has
+        markers; and, for the segment that is weighed, whether it has failed and sends over SCTP.
         """
         m.submodules.accounts = accounts = CreditAccounts(self.streams, chunks=self.sctp)
         for name, port in (
@@ -396,8 +396,12 @@ class Cutter(wiring.Component):
         left, markers, limited, failed, sctp = (
             Signal(bits, name=name) for name, bits in (
                 ("left", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
-        whole, rest, fits = Signal(15), Signal(15), Signal()  # words of a segment that is cut
-        needs, scarce, scant = Mux(ends, rest, whole), Signal(), Signal()
+        # Words of a segment that is cut; each is a sum of two.
+        whole, rest, needs = ([Signal(bits, name=f"{name}{bits}") for bits in (15, 8)]
+                              for name in ("whole", "rest", "needs"))
+        fits, scarce, scant = Signal(), Signal(), Signal()
+        m.d.comb += [one.eq(Mux(ends, *both)) for one, *both in zip(
+            needs, rest, whole, strict=True)]
         m.d.comb += scarce.eq(Mux(
             first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
         m.d.comb += accounts.begins.eq(first)
@@ -406,17 +410,19 @@ class Cutter(wiring.Component):
                 left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers),
                 failed.eq(accounts.failed), sctp.eq(accounts.sctp)]
         with m.Elif(sends & ~bad):
-            m.d.sync += left.eq(left - needs)
+            m.d.sync += left.eq(left - sum(needs))
+        chunks = Mux(first, accounts.sctp, sctp)
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
-            chunks = Mux(first, accounts.sctp, sctp)
             m.d.sync += [
                 scant.eq(scarce),
-                whole.eq(Mux(chunks, 1, enough(mulpdu, has_markers))),
-                rest.eq(Mux(chunks, 1, enough(now.left[:17], has_markers)))]
-        m.d.sync += fits.eq(needs <= left)
-        may = fits | ~scant | bad | now.turn.repeat
-        return accounts, may, scarce, scant, markers, failed, sctp
+                *(Cat(words).eq(Mux(chunks, 1, Cat(
+                    part[:len(word)] for part, word in zip(
+                        enough(octets, has_markers), words, strict=True))))
+                  for words, octets in ((whole, mulpdu), (rest, now.left[:17])))]
+        m.d.sync += fits.eq(sum(needs) <= left)
+        return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
+                Mux(first, accounts.failed, failed), chunks)
 
     def _mulpdu(self, m, now, fresh):
         """Returns the MULPDU of the message that is being cut.
@@ -434,8 +440,9 @@ class Cutter(wiring.Component):
         ]
         return Mux(fresh.any(), table.data[1], table.data[0])
 
-    def _msn(self, m, now, fresh, sent):
-        """Returns the MSN of the message that is being cut; ``sent``: its last segment is.
+    def _msn(self, m, now, fresh, cuts, sent):
+        """Returns the MSN of the message that is being cut; ``cuts``: one of its segments is, and
+        ``sent``: its last one is.
 
         The look-up is that of the message at the input, as it becomes ``now``, and is there two
         cycles later, when the first segment can be cut.
@@ -445,31 +452,36 @@ class Cutter(wiring.Component):
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),
             own.eq(sent & ~now.tagged & ~(now.control & self.sctp) & ~now.turn.repeat),
-            self.msns.ready.eq(~own),
+            self.msns.ready.eq(~cuts),
             table.address[0].eq(Cat(self.i.payload.qn, self.i.payload.stream)),
-            table.write.valid.eq(own | self.msns.valid),
+            table.write.valid.eq(own | (self.msns.valid & ~cuts)),
             table.write.payload.address.eq(Mux(
-                own, Cat(now.qn, now.stream),
+                cuts, Cat(now.qn, now.stream),
                 Cat(self.msns.payload.qn, self.msns.payload.stream))),
-            table.write.payload.data.eq(Mux(own, msn + 1, self.msns.payload.msn)),
+            table.write.payload.data.eq(Mux(cuts, msn + 1, self.msns.payload.msn)),
         ]
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, length, leaves, stops, fits, scant, marked):
+    def _turn(self, m, now, fresh, sends, finished, length, leaves, stops, scant, marked):
         """Counts the octets and entries of a turn, and reports its result.
 
-        ``fits``: the stream has credit for the segment, which was compared if ``scant``;
-        ``marked``: it has markers. Returns whether a segment may begin.
+        ``finished``: the message's last segment is cut; ``scant``: the segment was compared with
+        its credit; ``marked``: its stream has markers.
+        Returns whether the turn has octets for a segment.
         """
+        # Octets that the turn has left, less one. ``budget`` is the same where a segment is cut,
+        # because none was cut one cycle ago.
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
         stopped, begun, may = Signal(), Signal(), Signal()
         dry = Signal()  # the message stopped for want of credit
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
-        finished = leaves & ~stops & ~now.partial
         first = fresh[0] & now.turn.first
+        # Entries of the turn's messages before this one, and with it.
+        earlier, all_entries = Mux(first, 0, entries), Signal(8)
+        m.d.comb += all_entries.eq(earlier + now.entries)
         least = Mux(scant, max(LEAST, COMPARED * self.width // 8), LEAST)
         m.d.comb += [
             cost.eq(Mux(length + OVERHEAD < least, least, length + OVERHEAD)),
@@ -479,7 +491,8 @@ class Cutter(wiring.Component):
         with m.If(fresh[0]):
             m.d.sync += budget.eq(
                 Mux(first, now.turn.octets, left)
-                - Mux(now.pieces.any(), (now.pieces - 1) * ENTRY, 0))
+                - Cat(first, C(0, exact_log2(ENTRY) - 1),
+                      Mux(now.pieces.any(), now.pieces - 1, 0)))
         with m.Else():
             m.d.sync += budget.eq(left)
         with m.If(first):
@@ -492,7 +505,7 @@ class Cutter(wiring.Component):
         with m.Elif(sends):
             m.d.sync += sent.eq(sent + length)
         with m.If(finished):
-            m.d.sync += entries.eq(entries + now.entries)
+            m.d.sync += entries.eq(all_entries)
         with m.If(stops & ~stopped):
             m.d.sync += [stopped.eq(1), dry.eq(may), done.eq(sent), needs.eq(now.entries)]
 
@@ -504,7 +517,7 @@ class Cutter(wiring.Component):
             untouched.eq(first),
             before.stream.eq(now.stream),
             before.response.eq(now.turn.response),
-            before.entries.eq(Mux(first, 0, entries) + Mux(finished, now.entries, 0)),
+            before.entries.eq(Mux(finished, all_entries, earlier)),
             before.done.eq(Mux(first, now.done, Mux(stopped, done, Mux(stops, sent, 0)))),
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
             before.stopped.eq(stops | (stopped & ~first)),
@@ -513,13 +526,12 @@ class Cutter(wiring.Component):
                 now.turn.more | now.partial | stops | (stopped & ~first)))),
             self.results.valid.eq(ended),
             result.eq(before),
-            result.spent.eq(~untouched & (left <= 0)),
-            # The octets beyond the turn less one, so that no adder follows ``left``.
+            result.spent.eq(~untouched & left[-1]),
             result.over.eq(Mux(untouched | ~left[-1], 0, Mux(
                 left[exact_log2(QUANTUM):].all(), ~left[:exact_log2(QUANTUM)], QUANTUM - 1))),
         ]
-        m.d.comb += may.eq(~stopped & (~begun | (left > 0)))
-        return may & fits
+        m.d.comb += may.eq(~stopped & (~begun | ~budget[-1]))
+        return may
 
     def _header(self, now, msn, ends):
         """Returns the DDP header (RFC 5041 sections 4.1 to 4.3), or the Function Code (RFC 5043

@@ -12,8 +12,8 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.queues import sent_host
 from ..ddp.room import queues_of
-from ..lib.blockram import FEW, ForwardedTable
-from ..lib.stream import Backlog, Store, counted, delayed
+from ..lib.blockram import FEW, StepTable
+from ..lib.stream import Backlog, Stage, Store, counted, delayed
 from ..spec.completion import SentStatus
 
 __all__ = ["EndedMessage", "HandOver", "Passed", "Released", "SendBinding", "SentCompletions"]
@@ -70,7 +70,7 @@ class HandOver(wiring.Component):
     Then the LLP that takes the FPDUs needs the message's buffers no more (RFC 5041 section 5.4).
     Read Responses that did not fail are nobody's messages, and end here.
 
-    Latency: 2 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
+    Latency: 3 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
 
     Members
     -------
@@ -96,10 +96,12 @@ class HandOver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.passed = passed = Store(Passed(self.streams), depth=QUEUE)
+        m.submodules.stage = stage = Stage(Passed(self.streams))
         wiring.connect(m, wiring.flipped(self.i), passed.i)
-        head = passed.o.payload
+        wiring.connect(m, passed.o, stage.i)
+        head = stage.o.payload
         handed = [Signal(range(2 * QUEUE), name=name) for name in ("fpdus", "frames")]
-        there = passed.o.valid & (
+        there = stage.o.valid & (
             ~head.leaves | Mux(head.sctp, handed[1].any(), handed[0].any()))
         # A Read Response has no entry in the ring: only its failure counts.
         reports = head.ends & (
@@ -108,12 +110,12 @@ class HandOver(wiring.Component):
             self.half.eq(passed.half),
             self.o.valid.eq(there & reports),
             self.o.payload.eq(head.message),
-            passed.o.ready.eq(there & (self.o.ready | ~reports)),
-            self.busy.eq(passed.o.valid),
+            stage.o.ready.eq(there & (self.o.ready | ~reports)),
+            self.busy.eq(passed.o.valid | stage.o.valid),
         ]
         for port, count in enumerate(handed):
             counted(m, count, self.handed[port],
-                    passed.o.ready & head.leaves & (head.sctp == port))
+                    stage.o.ready & head.leaves & (head.sctp == port))
         return m
 
 
@@ -174,9 +176,9 @@ class SentCompletions(wiring.Component):
     fails, that is reported after the release of those before it. If they can be sent again no
     more, they fail.
 
-    Latency: about 16 cycles from ``i`` to the entry's place, if no other stream has one to be
-    written; 2 cycles for each stream until a parked one is found. Throughput: a message per cycle;
-    a completion in about 16 cycles. Reset: accounts stay; nothing is due. Errors: none.
+    Latency: about 18 cycles from ``i`` to the entry's place, if no other stream has one to be
+    written; 2 cycles for each stream until a parked one is found. Throughput: a message in 2
+    cycles; a completion in about 18 cycles. Reset: accounts stay; nothing is due. Errors: none.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ class SentCompletions(wiring.Component):
     Members
     -------
     bind : In(stream.Signature(SendBinding(config), always_ready=True))
-        No message of the stream is under way.
+        No message of the stream is under way. At most one in 3 cycles.
     i : In(stream.Signature(EndedMessage(streams)))
     released : In(stream.Signature(Released(streams)))
         Of a stream that repeats.
@@ -208,32 +210,38 @@ class SentCompletions(wiring.Component):
         m = Module()
         streams, queues = self.config.streams, queues_of(self.config)
         account = _Account(queues)
-        m.submodules.accounts = accounts = ForwardedTable(account, streams, reads=2, few=FEW)
+        m.submodules.accounts = accounts = StepTable(account, streams, reads=1, few=FEW)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))
-        finishes, finished = Signal(), Signal(range(streams))
+        finish = stream.Signature(range(streams)).create(path=("finish",))
 
-        # One step in each cycle: its account is looked up, changed and written back.
-        op, takes = Signal(_Op), Signal()
-        number = Signal(range(streams))
+        op, takes, number = Signal(_Op), accounts.step.valid, accounts.step.payload
+        under_way = Signal(3)  # steps
+        free = ~under_way[0]
+        binds, bound = Signal(), Signal(SendBinding(self.config))
         with m.If(self.bind.valid):
-            m.d.comb += [op.eq(_Op.BIND), number.eq(self.bind.payload.stream)]
-        with m.Elif(finishes):
-            m.d.comb += [op.eq(_Op.FINISH), number.eq(finished)]
+            m.d.sync += [binds.eq(1), bound.eq(self.bind.payload)]
+        with m.Elif(free):
+            m.d.sync += binds.eq(0)
+        with m.If(binds):
+            m.d.comb += [op.eq(_Op.BIND), number.eq(bound.stream)]
+        with m.Elif(finish.valid):
+            m.d.comb += [op.eq(_Op.FINISH), number.eq(finish.payload)]
         with m.Elif(self.i.valid):
             m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
         with m.Elif(self.released.valid):
             m.d.comb += [op.eq(_Op.RELEASE), number.eq(self.released.payload.stream)]
         with m.Else():
             m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
-            with m.If(left.any()):
+            with m.If(left.any() & free):
                 m.d.sync += [swept.eq(swept + 1), left.eq(left - 1)]
         m.d.comb += [
-            self.i.ready.eq(~self.bind.valid & ~finishes),
+            finish.ready.eq(free & ~binds),
+            self.i.ready.eq(free & ~binds & ~finish.valid),
             self.released.ready.eq(self.i.ready & ~self.i.valid),
-            takes.eq(self.bind.valid | finishes | self.i.valid | self.released.valid | left.any()),
-            accounts.address[0].eq(number),
+            takes.eq(free & (
+                binds | finish.valid | self.i.valid | self.released.valid | left.any())),
         ]
         freed = self.host.freed
         with m.If(freed.valid):
@@ -241,37 +249,26 @@ class SentCompletions(wiring.Component):
             with m.If(blocked.bit_select(freed.payload, 1)):
                 m.d.sync += left.eq(streams)
 
-        # A name with _k is the value of k cycles ago. The table lacks the step just before.
-        op_2 = delayed(m, 2, op, "op")
-        valid, number_1 = Signal(2), delayed(m, 1, number, "number")
-        number_2 = delayed(m, 1, number_1, "number_1")
-        message = delayed(m, 2, self.i.payload, "message")
-        released = delayed(m, 2, self.released.payload, "released")
-        bound = delayed(m, 2, self.bind.payload, "bound")
-        again, last = Signal(), Signal(account)
-        m.d.sync += [
-            valid.eq(Cat(takes, valid)),
-            again.eq(valid[0] & (number_1 == number) & takes),
-        ]
+        # The step that ends. A name with _3 is the value of 3 cycles ago.
+        op_3, number_3 = delayed(m, 3, op, "op"), delayed(m, 3, number, "number")
+        message = delayed(m, 3, self.i.payload, "message")
+        released = delayed(m, 3, self.released.payload, "released")
+        bound_3 = delayed(m, 3, bound, "bound")
         reported, done = Signal(3), Signal(16)  # by the reporter
-        now, becomes = Signal(account), Signal(account)
-        before_again = delayed(m, 1, again, "again")
-        m.d.comb += [
-            now.eq(Mux(before_again, last, accounts.data[0])),
-            becomes.eq(now),
-        ]
-        m.d.sync += last.eq(becomes)
+        now, becomes = accounts.found, accounts.becomes
+        m.d.sync += under_way.eq(Cat(takes, under_way))
+        m.d.comb += becomes.eq(now)
         listed, waits = Signal(), Signal()
         m.d.comb += waits.eq(blocked.bit_select(now.queue, 1))
-        with m.Switch(op_2):
+        with m.Switch(op_3):
             with m.Case(_Op.BIND):
                 m.d.comb += [
                     becomes.eq(0),
-                    *(becomes[name].eq(bound[name]) for name in ("queue", "repeats")),
+                    *(becomes[name].eq(bound_3[name]) for name in ("queue", "repeats")),
                     becomes.listed.eq(now.listed & ~now.parked),
                 ]
             with m.Case(_Op.ENDED, _Op.RELEASE):
-                with m.If(op_2 == _Op.ENDED):
+                with m.If(op_3 == _Op.ENDED):
                     self._end(m, now, becomes, message)
                 with m.Else():
                     self._release(m, now, becomes, released)
@@ -293,16 +290,11 @@ class SentCompletions(wiring.Component):
                     listed.eq(now.parked & ~waits),
                     becomes.parked.eq(now.parked & waits),
                 ]
-        m.d.comb += [
-            accounts.write.valid.eq(valid[1]),
-            accounts.write.payload.address.eq(number_2),
-            accounts.write.payload.data.eq(becomes),
-            due.i.valid.eq(valid[1] & listed),
-            due.i.payload.eq(number_2),
-        ]
-        reporting = self._report(m, accounts, due, blocked, finishes, finished, reported, done)
+        m.d.sync += [due.i.valid.eq(accounts.steps & listed), due.i.payload.eq(number_3)]
+        reporting = self._report(m, accounts, due, blocked, finish, reported, done)
         m.d.comb += self.busy.eq(
-            self.i.valid | self.released.valid | valid.any() | left.any() | due.o.valid | reporting)
+            self.i.valid | self.released.valid | under_way.any() | due.i.valid | left.any()
+            | due.o.valid | reporting)
         return m
 
     def _end(self, m, now, becomes, message):
@@ -341,17 +333,17 @@ class SentCompletions(wiring.Component):
                 becomes.owes[0].eq(now.owes[0] | reports),
             ]
 
-    def _report(self, m, accounts, due, blocked, finishes, finished, reported, done):
+    def _report(self, m, accounts, due, blocked, finish, reported, done):
         """Adds the reporter, which asks for room for one completion after the other.
 
         Returns whether it is at work.
         """
-        host, entry = self.host, self.host.entry.payload
-        found, looked, came = accounts.data[1], Signal(), Signal()
+        host, entry, finished = self.host, self.host.entry.payload, finish.payload
+        found, looked, came = accounts.data[0], Signal(), Signal()
         owes = _reported(found)
         freed = host.freed.valid & (host.freed.payload == entry.queue)
         m.d.comb += [
-            accounts.address[1].eq(finished),
+            accounts.address[0].eq(finished),
             entry.stream.eq(finished),
             entry.done.eq(done),
             entry.status.eq(Mux(reported[0], SentStatus.SUCCESS, Mux(
@@ -392,7 +384,7 @@ class SentCompletions(wiring.Component):
                         with m.If(~came & ~freed):
                             m.d.sync += blocked.bit_select(entry.queue, 1).eq(1)
             with m.State("Finish"):
-                m.d.comb += finishes.eq(1)
-                with m.If(~self.bind.valid):
+                m.d.comb += finish.valid.eq(1)
+                with m.If(finish.ready):
                     m.next = "Idle"
         return ~fsm.ongoing("Idle")

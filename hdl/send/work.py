@@ -54,14 +54,14 @@ class WorkEntry(data.StructLayout):
     entry : 512
         The first octet lowest.
     stream : range(streams)
-    left : 8
-        Entries that were read for the same turn and follow.
+    rest : 8
+        Entries that were read for the same turn, from this one on.
     turn : Turn()
     """
 
     def __init__(self, streams):
         super().__init__({
-            "entry": 8 * ENTRY, "stream": range(streams), "left": 8, "turn": Turn()})
+            "entry": 8 * ENTRY, "stream": range(streams), "rest": 8, "turn": Turn()})
 
 
 class SendMessage(data.StructLayout):
@@ -238,7 +238,7 @@ class WorkReader(wiring.Component):
         with m.If(step):
             m.d.sync += [
                 begun.eq(~ends_entry), slot.eq(at + 1), pieces.eq(left - plain),
-                first.eq(ends_entry & ((more == 0) | (now.left == 0))),
+                first.eq(ends_entry & ((more == 0) | (now.rest == 1))),
                 entries.eq(more - ends_entry),
                 kept_inline.eq(inline), kept_bad.eq(bad),
             ]
@@ -257,7 +257,7 @@ class WorkReader(wiring.Component):
             message.entries.eq(judged.entries),
             message.pieces.eq(head["pieces"]),
             message.partial.eq(partial),
-            message.last.eq(partial | (more >= now.left)),
+            message.last.eq(partial | (judged.entries >= now.rest)),
             message.turn.eq(now.turn),
             *(message[name].eq(head[name]) for name in ("rsvdulp", "stag", "to")),
             message.length.eq(Mux(read, read_request.OCTETS, head["length"])),
@@ -281,14 +281,14 @@ class WorkReader(wiring.Component):
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         inline = (head["flags"] & Flag.INLINE).any()
         read = head["kind"] == Kind.READ
-        # The pieces, or the octets in units of half an entry, say how many entries there are.
-        halves = (head["length"] + 31)[5:]
-        needed = Mux(inline, (halves >> 1) + 1, ((head["pieces"] + 1) >> 2) + 1)
+        # The pieces, or the octets that have half of the first entry, say how many entries there
+        # are.
+        needed = Mux(inline, (head["length"] + 95) >> 6, (head["pieces"] + 5) >> 2)
         untagged = head["kind"] == Kind.UNTAGGED
         control = (head["kind"] == Kind.CONTROL) & (head["length"] <= MOST_PRIVATE) & self.sctp
         wrong, beyond = Signal(), Signal()
         m.d.comb += [
-            beyond.eq(head["entries"] > judged.work.left + 1),
+            beyond.eq(head["entries"] > judged.work.rest),
             wrong.eq(
                 ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
                   | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
@@ -300,7 +300,7 @@ class WorkReader(wiring.Component):
             judged.bad.eq(wrong | judged.partial),
             # A wrong message ends with the entries that are dropped as its own. If it had none,
             # the turns of its stream would not come to an end.
-            judged.entries.eq(Mux(wrong & beyond, judged.work.left + 1, Mux(
+            judged.entries.eq(Mux(wrong & beyond, judged.work.rest, Mux(
                 head["entries"].any(), head["entries"], 1))),
             judged.inline.eq(inline | read),
             judged.read.eq(read),

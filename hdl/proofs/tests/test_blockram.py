@@ -1,8 +1,8 @@
 """Tests the proofs that memories return the item that was written last."""
 
 import pytest
-from ddp_rnic.hdl.lib.blockram import BlockRam, ForwardedTable
-from ddp_rnic.hdl.proofs.blockram import Latest, Stored
+from ddp_rnic.hdl.lib.blockram import BlockRam, ForwardedTable, StepTable
+from ddp_rnic.hdl.proofs.blockram import Latest, Steps, Stored
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
@@ -66,4 +66,30 @@ def test_block_ram_that_errs_is_caught(old, new):
 def test_a_table_that_errs_is_caught(old, new):
     bug = planted("lib.blockram", old, new)
     proof = bounded(Latest(bug.ForwardedTable(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "FAIL", proof.log
+
+
+@pytest.mark.parametrize("kind", (StepTable, OTHER_DEVICE.StepTable), ids=["this", "other"])
+def test_a_step_sees_the_changes_of_all_earlier_ones_on_any_device(kind):
+    proof = induction(Steps(kind(2, DEPTH)), depth=Steps.DEPTH)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Steps(kind(2, DEPTH), lemmas=False), depth=12)
+    assert proof.status == "PASS", proof.log
+
+
+@bugs(
+    "old, new",
+    ("(begun[1] | self.steps)", "begun[1]"),
+    ("(begun[1] | self.steps)", "self.steps"),
+    ("(entry == latest) &", "(entry[1:] == latest[1:]) &"),
+    ("delayed(m, 4, entry, \"at\")", "delayed(m, 3, entry, \"at\")"),
+    ("writes, at, self.write.payload.address", "writes, latest, self.write.payload.address"),
+    ("self.write.ready.eq(~writes)", "self.write.ready.eq(1)"),
+    ("fresh.eq(same)", "fresh.eq(0)"),
+    ("writes | self.write.valid", "writes"),
+    ids=["far", "near", "entry", "place", "latest", "ready", "fresh", "replaced"],
+)
+def test_a_step_that_misses_one_is_caught(old, new):
+    bug = planted("lib.blockram", old, new)
+    proof = bounded(Steps(bug.StepTable(2, DEPTH), lemmas=False), depth=12)
     assert proof.status == "FAIL", proof.log

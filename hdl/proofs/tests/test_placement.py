@@ -86,10 +86,11 @@ def test_the_runs_of_a_turn_are_its_entries():
     ("block - index[:exact_log2(RUN)]", "block"),
     ("left < most, left, most", "left < most, most, most"),
     ("run.last.eq(left <= most)", "run.last.eq(left < most)"),
-    ("past + run.count", "past + RUN"),
-    ("Mux(run.last, 0, past", "Mux(run.last, past, past"),
-    ("(span.start + past) &", "(span.start + past - 1) &"),
-    ids=["small ring", "ring", "count", "last", "past", "next", "index"],
+    ("index + run.count", "index + RUN"),
+    ("left - run.count", "left"),
+    ("first.eq(run.last)", "first.eq(0)"),
+    ("Mux(first, span.start,", "Mux(first, span.start - 1,"),
+    ids=["small ring", "ring", "count", "last", "after", "left", "next", "index"],
 )
 def test_a_run_of_other_entries_is_caught(old, new):
     bug = planted("send.runs", old, new)

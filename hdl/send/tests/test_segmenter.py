@@ -49,7 +49,7 @@ def window(stream, entries, *, octets=QUANTUM, done=0, more=0):
     return [
         {
             "stream": stream, "entry": int.from_bytes(entry, "little"),
-            "left": len(entries) - at - 1,
+            "rest": len(entries) - at,
             "turn": {"first": at == 0, "octets": octets, "done": done, "more": more},
         }
         for at, entry in enumerate(entries)

@@ -13,7 +13,7 @@ from amaranth.lib.wiring import In, Out
 from ..ddp.queues import sent_host
 from ..ddp.room import queues_of
 from ..lib.blockram import FEW, StepTable
-from ..lib.stream import Backlog, Stage, Store, counted, delayed
+from ..lib.stream import Backlog, Skid, Stage, Store, counted, delayed
 from ..spec.completion import SentStatus
 
 __all__ = ["EndedMessage", "HandOver", "Passed", "Released", "SendBinding", "SentCompletions"]
@@ -70,7 +70,7 @@ class HandOver(wiring.Component):
     Then the LLP that takes the FPDUs needs the message's buffers no more (RFC 5041 section 5.4).
     Read Responses that did not fail are nobody's messages, and end here.
 
-    Latency: 3 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
+    Latency: 4 cycles. Throughput: one segment per cycle. Reset: empty. Errors: none.
 
     Members
     -------
@@ -97,6 +97,8 @@ class HandOver(wiring.Component):
         m = Module()
         m.submodules.passed = passed = Store(Passed(self.streams), depth=QUEUE)
         m.submodules.stage = stage = Stage(Passed(self.streams))
+        m.submodules.ended = ended = Skid(EndedMessage(self.streams))
+        wiring.connect(m, ended.o, wiring.flipped(self.o))
         wiring.connect(m, wiring.flipped(self.i), passed.i)
         wiring.connect(m, passed.o, stage.i)
         head = stage.o.payload
@@ -108,10 +110,10 @@ class HandOver(wiring.Component):
             head.message.entries.any() | (head.message.status == SentStatus.FAILED))
         m.d.comb += [
             self.half.eq(passed.half),
-            self.o.valid.eq(there & reports),
-            self.o.payload.eq(head.message),
-            stage.o.ready.eq(there & (self.o.ready | ~reports)),
-            self.busy.eq(passed.o.valid | stage.o.valid),
+            ended.i.valid.eq(there & reports),
+            ended.i.payload.eq(head.message),
+            stage.o.ready.eq(there & (ended.i.ready | ~reports)),
+            self.busy.eq(passed.o.valid | stage.o.valid | ended.o.valid),
         ]
         for port, count in enumerate(handed):
             counted(m, count, self.handed[port],

@@ -237,4 +237,4 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
     assert [stream for stream, _ in ends] == [2, 3, 4, 5, 7]
     assert all(cycle > handed for (_, cycle), handed in zip(
         ends, (9, 9, 14, 14, 14), strict=True))
-    assert ends[0][1] <= 9 + 2 and ends[2][1] <= 14 + 2
+    assert ends[0][1] <= 9 + 3 and ends[2][1] <= 14 + 3

@@ -73,7 +73,7 @@ class InlineMemory(wiring.Component):
         come, freed = Signal(row_bits + 1), Signal(row_bits + 1)
         there, room = Signal(row_bits + 1), Signal()
         m.d.comb += there.eq(come - freed)
-        m.d.sync += room.eq(there < self.rows - 2)  # for one more than comes meanwhile
+        m.d.sync += room.eq(there < self.rows - 2)  # one cycle late: one more row may come
 
         row, left = Signal(8 * ROW, reset_less=True), Signal(range(beats + 1))
         m.d.comb += [

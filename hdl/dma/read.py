@@ -472,7 +472,7 @@ class Reservation(wiring.Component):
         with m.If(grants):
             m.d.sync += [row.eq(row + rows), slot.eq(slot + 1)]
         m.d.sync += [
-            # Rows become only more until the segment gets its own.
+            # Free rows only become more while a segment waits.
             fits.eq(waits & ~grants & (rows <= free)),
             free.eq(free + Mux(self.left.valid, self.left.payload, 0) - Mux(grants, rows, 0)),
         ]

@@ -356,7 +356,7 @@ class Staging(wiring.Component):
         # A row is read in each cycle; its header is put in two cycles later.
         segment, one = queue.o.payload, queue.o.payload.held
         index, first = Signal(shape.row_bits), Signal(init=1)
-        early = Signal(range(-(-HEADER_OCTETS // octets) + 1))  # the same, up to the header's end
+        early = Signal(range(self._header_rows + 1))  # the same, up to the header's end
         bad, last, step = Signal(), Signal(), Signal()
         m.d.comb += [
             bad.eq(segment.failed | segment.refused),
@@ -374,7 +374,7 @@ class Staging(wiring.Component):
         with m.If(step):
             m.d.sync += [
                 first.eq(last), index.eq(Mux(last, 0, index + 1)),
-                early.eq(Mux(last, 0, Mux(early == -(-HEADER_OCTETS // octets), early, early + 1)))]
+                early.eq(Mux(last, 0, early + (early != self._header_rows)))]
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
         end = Signal(shape.lane)  # octets in the last row; 0: all
@@ -397,12 +397,17 @@ class Staging(wiring.Component):
               for k in range(octets)),
         ]
 
+    @property
+    def _header_rows(self):
+        """The rows that a header has at most."""
+        return -(-HEADER_OCTETS // self.shape.octets)
+
     def _header(self, segment, index):
         """Returns the header's octets in the row of this index, and which lanes have one. All rows
         after the header may have the index of the first of them.
         """
         octets = self.shape.octets
-        rows = -(-HEADER_OCTETS // octets)
+        rows = self._header_rows
         parts = [segment.header[8 * octets * k:8 * octets * (k + 1)] for k in range(rows)]
         lanes = [Cat(octets * k + lane < segment.lead for lane in range(octets))
                  for k in range(rows)]

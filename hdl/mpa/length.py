@@ -28,8 +28,8 @@ class FpduLength(wiring.Component):
     markers : In(1), after : In(7)
         Whether the stream has markers, and where the FPDU begins; 2 cycles after ``octets``.
     words : Out(15), one_more : Out(1), then : Out(7)
-        Words of the FPDU are ``words`` and ``one_more``; and the position after it. Combinational
-        from ``markers`` and ``after``.
+        The FPDU has ``words`` plus ``one_more`` words, and ``then`` is the position after it.
+        Combinational from ``markers`` and ``after``.
     """
 
     def __init__(self):

@@ -396,12 +396,12 @@ class Cutter(wiring.Component):
         left, markers, limited, failed, sctp = (
             Signal(bits, name=name) for name, bits in (
                 ("left", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
-        # Words of a segment that is cut; each is a sum of two.
-        whole, rest, needs = ([Signal(bits, name=f"{name}{bits}") for bits in (15, 8)]
-                              for name in ("whole", "rest", "needs"))
-        fits, scarce, scant = Signal(), Signal(), Signal()
-        m.d.comb += [one.eq(Mux(ends, *both)) for one, *both in zip(
-            needs, rest, whole, strict=True)]
+        # Words of a segment that is cut, as two numbers that are added up one cycle later.
+        words = data.StructLayout({"plain": 15, "marked": 8})
+        whole, rest = Signal(words), Signal(words)
+        needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
+        m.d.comb += needs.eq(
+            Mux(ends, rest.plain, whole.plain) + Mux(ends, rest.marked, whole.marked))
         m.d.comb += scarce.eq(Mux(
             first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
         m.d.comb += accounts.begins.eq(first)
@@ -410,17 +410,18 @@ class Cutter(wiring.Component):
                 left.eq(accounts.words), limited.eq(accounts.limited), markers.eq(accounts.markers),
                 failed.eq(accounts.failed), sctp.eq(accounts.sctp)]
         with m.Elif(sends & ~bad):
-            m.d.sync += left.eq(left - sum(needs))
+            m.d.sync += left.eq(left - needs)
         chunks = Mux(first, accounts.sctp, sctp)
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
-            m.d.sync += [
-                scant.eq(scarce),
-                *(Cat(words).eq(Mux(chunks, 1, Cat(
-                    part[:len(word)] for part, word in zip(
-                        enough(octets, has_markers), words, strict=True))))
-                  for words, octets in ((whole, mulpdu), (rest, now.left[:17])))]
-        m.d.sync += fits.eq(sum(needs) <= left)
+            m.d.sync += scant.eq(scarce)
+            for segment, octets in ((whole, mulpdu), (rest, now.left[:17])):
+                plain, marked = enough(octets, has_markers)
+                m.d.sync += [
+                    segment.plain.eq(Mux(chunks, 1, plain)),
+                    segment.marked.eq(Mux(chunks, 0, marked)),
+                ]
+        m.d.sync += fits.eq(needs <= left)
         return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
 

@@ -216,6 +216,8 @@ class SentCompletions(wiring.Component):
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))
+        sweeping = Signal()  # streams are left for a sweep
+        sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
         finish = stream.Signature(range(streams)).create(path=("finish",))
 
         op, takes, number = Signal(_Op), accounts.step.valid, accounts.step.payload
@@ -230,26 +232,34 @@ class SentCompletions(wiring.Component):
             m.d.comb += [op.eq(_Op.BIND), number.eq(bound.stream)]
         with m.Elif(finish.valid):
             m.d.comb += [op.eq(_Op.FINISH), number.eq(finish.payload)]
-        with m.Elif(self.i.valid):
-            m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
-        with m.Elif(self.released.valid):
+        with m.Elif(sweeps):
+            m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
+        with m.Elif(releases):
             m.d.comb += [op.eq(_Op.RELEASE), number.eq(self.released.payload.stream)]
         with m.Else():
-            m.d.comb += [op.eq(_Op.SWEEP), number.eq(swept)]
-            with m.If(left.any() & free):
-                m.d.sync += [swept.eq(swept + 1), left.eq(left - 1)]
+            m.d.comb += [op.eq(_Op.ENDED), number.eq(self.i.payload.stream)]
+        # Messages come first. But of eight steps one is for a release that waits, and one for a
+        # sweep, so that no flood of messages stops either.
+        others, eighths = Signal(), Signal(8, init=1)  # one-hot
         m.d.comb += [
+            sweeps.eq(sweeping & (eighths[7] | ~(self.i.valid | self.released.valid))),
+            releases.eq(self.released.valid & (eighths[3] | ~self.i.valid)),
+            others.eq(free & ~binds & ~finish.valid),
             finish.ready.eq(free & ~binds),
-            self.i.ready.eq(free & ~binds & ~finish.valid),
-            self.released.ready.eq(self.i.ready & ~self.i.valid),
+            self.i.ready.eq(others & ~sweeps & ~releases),
+            self.released.ready.eq(others & ~sweeps & releases),
             takes.eq(free & (
-                binds | finish.valid | self.i.valid | self.released.valid | left.any())),
+                binds | finish.valid | self.i.valid | self.released.valid | sweeping)),
         ]
+        with m.If(others & takes):
+            m.d.sync += eighths.eq(eighths.rotate_left(1))
+            with m.If(sweeps):
+                m.d.sync += [swept.eq(swept + 1), left.eq(left - 1), sweeping.eq(left != 1)]
         freed = self.host.freed
         with m.If(freed.valid):
             m.d.sync += blocked.bit_select(freed.payload, 1).eq(0)
             with m.If(blocked.bit_select(freed.payload, 1)):
-                m.d.sync += left.eq(streams)
+                m.d.sync += [left.eq(streams), sweeping.eq(1)]
 
         # The step that ends. A name with _3 is the value of 3 cycles ago.
         op_3, number_3 = delayed(m, 3, op, "op"), delayed(m, 3, number, "number")
@@ -295,7 +305,7 @@ class SentCompletions(wiring.Component):
         m.d.sync += [due.i.valid.eq(accounts.steps & listed), due.i.payload.eq(number_3)]
         reporting = self._report(m, accounts, due, blocked, finish, reported, done)
         m.d.comb += self.busy.eq(
-            self.i.valid | self.released.valid | under_way.any() | due.i.valid | left.any()
+            self.i.valid | self.released.valid | under_way.any() | due.i.valid | sweeping
             | due.o.valid | reporting)
         return m
 
@@ -370,7 +380,7 @@ class SentCompletions(wiring.Component):
                 ]
                 m.next = "Ask"
                 with m.If(~owes.any() | blocked.bit_select(found.queue, 1)):
-                    m.d.sync += reported.eq(0)
+                    m.d.sync += [reported.eq(0), finish.valid.eq(1)]
                     m.next = "Finish"
             with m.State("Ask"):
                 m.d.comb += host.entry.valid.eq(1)
@@ -380,13 +390,14 @@ class SentCompletions(wiring.Component):
             with m.State("Wait"):
                 m.d.sync += came.eq(came | freed)
                 with m.If(host.written.valid):
+                    m.d.sync += finish.valid.eq(1)
                     m.next = "Finish"
                     with m.If(~host.written.payload):
                         m.d.sync += reported.eq(0)
                         with m.If(~came & ~freed):
                             m.d.sync += blocked.bit_select(entry.queue, 1).eq(1)
             with m.State("Finish"):
-                m.d.comb += finish.valid.eq(1)
                 with m.If(finish.ready):
+                    m.d.sync += finish.valid.eq(0)
                     m.next = "Idle"
         return ~fsm.ongoing("Idle")

@@ -181,6 +181,49 @@ def test_a_queue_without_room_delays_no_other_one(stuck):
     assert sum(len(host.seen[stream]) for stream in range(stuck, STREAMS, 4)) == host.size
 
 
+def test_a_flood_of_messages_stops_no_release_and_no_parked_stream():
+    """DESIGN: no stream can stop another one. A message comes in each step that is free."""
+    dut, flood = shared(SentCompletions, CONFIG), {"stream": 3, "entries": 1, "status": SUCCESS}
+    seen, taken = {}, []  # the cycles of completions by stream, and of the release
+
+    async def run(ctx):
+        host = dut.host
+        for number in (1, 2, 3):
+            ctx.set(dut.bind.payload, {"stream": number, "queue": number, "repeats": number == 1})
+            ctx.set(dut.bind.valid, 1)
+            await ctx.tick()
+            ctx.set(dut.bind.valid, 0)
+            await ctx.tick().repeat(2)
+        ctx.set(host.entry.ready, 1)
+        first = [{**flood, "stream": number, "signaled": 1} for number in (1, 2)]
+        ticks = ctx.tick().sample(
+            dut.i.ready, host.entry.valid, host.entry.payload.stream, dut.released.ready)
+        ctx.set(dut.i.valid, 1)
+        ctx.set(dut.i.payload, first[0])
+        async for cycle, (ready, valid, number, releases) in numbered(ticks):
+            if ready:
+                first = first[1:]
+                ctx.set(dut.i.payload, first[0] if first else flood)
+            if valid:
+                seen.setdefault(number, []).append(cycle)
+            # The first completion of stream 2 finds no room.
+            ctx.set(host.written.valid, valid)
+            ctx.set(host.written.payload, number != 2 or len(seen.get(2, ())) > 1)
+            ctx.set(host.freed.valid, cycle == 200)
+            ctx.set(host.freed.payload, 2)
+            if cycle > 200 and releases and not taken:
+                taken.append(cycle)
+            ctx.set(dut.released.valid, cycle >= 200 and not taken)
+            ctx.set(dut.released.payload, {"stream": 1, "index": 1, "signaled": 1})
+            if cycle == 300 + 16 * STREAMS:
+                return
+
+    simulate(dut, run)
+    assert taken[0] < 200 + 20
+    assert 200 < seen[1][0] < 200 + 60
+    assert seen[2][0] < 200 < seen[2][1] <= 200 + 16 * STREAMS + 40
+
+
 @pytest.mark.parametrize(
     "old, new",
     [
@@ -190,7 +233,7 @@ def test_a_queue_without_room_delays_no_other_one(stuck):
         ("listed.eq(now.parked & ~waits)", "listed.eq(0)"),
         ("~came & ~freed", "1"),
         ("becomes.parked.eq(_reported(becomes).any() & waits)", "becomes.parked.eq(0)"),
-        ("left.eq(streams)", "left.eq(2)"),
+        ("[left.eq(streams),", "[left.eq(2),"),
         ("becomes.behind.eq(behind)", "becomes.behind.eq(0)"),
         ("(now.owes[1:].any() & ~behind)", "0"),
         ("(~account.behind).replicate(2)", "C(3, 2)"),

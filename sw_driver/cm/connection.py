@@ -107,7 +107,7 @@ class Connection:
         self._mulpdu = integer("mulpdu", mulpdu, MULPDU[0], MULPDU[-1])
         if not flag("keeps", keeps) and not pd.context.sends:
             raise UnsupportedDevice(
-                "the device does not send, so that TCP must keep copies: set keeps=True"
+                "this device does not send, and TCP must keep copies for it: set keeps=True"
             )
         self._keeps, self._prepare = keeps, prepare
         self.request: StartupFrame | None = None

@@ -2,8 +2,9 @@
 
 import gc
 import re
+from unittest.mock import patch
 
-from amaranth.back import verilog
+from amaranth.back import rtlil, verilog
 from amaranth.hdl import Elaboratable, Fragment
 
 __all__ = ["convert"]
@@ -39,12 +40,33 @@ def convert(design, *, name, **options):
     try:
         elaborated = _Elaborated(design)
         _name_states(elaborated.fragment)
-        text = verilog.convert(elaborated, name=name, emit_src=False, **options)
+        with patch.object(rtlil, "ModuleEmitter", _Emitter):
+            text = verilog.convert(elaborated, name=name, emit_src=False, **options)
     finally:
         if collects:
             gc.enable()
     text = _ROWS.sub(_looped, _EMPTY.sub("", text))
     return _MODULE.sub(lambda module: _started(module[0]), text)
+
+
+class _Emitter(rtlil.ModuleEmitter):
+    """Writes a memory's initial contents row by row. Amaranth writes the same text bit by bit, in
+    a sixth of the time of a conversion.
+    """
+
+    def emit_memory(self, cell_idx, cell):
+        rows = "".join(f"{row % (1 << cell.width):0{cell.width}b}" for row in reversed(cell.init))
+        self.builder.cell("$meminit_v2", ports={
+            "ADDR": self.sigspec(),
+            "DATA": f"{len(rows)}'{rows}",
+            "EN": f"{cell.width}'{'1' * cell.width}",
+        }, parameters={
+            "MEMID": self.memories[cell_idx].memid,
+            "ABITS": 0,
+            "WIDTH": cell.width,
+            "WORDS": cell.depth,
+            "PRIORITY": 0,
+        }, src_loc=cell.src_loc)
 
 
 class _Elaborated(Elaboratable):

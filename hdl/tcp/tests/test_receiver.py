@@ -155,7 +155,7 @@ def fpdus(*lengths, markers=False):
 
 
 @pytest.mark.parametrize("width, seed", [
-    (64, 1), *long((64, 2)), (128, 3), (256, 4), (512, 5)])
+    (64, 1), *long((64, 2), (128, 3), (256, 4), (512, 5))])
 def test_frames_are_what_the_model_says(width, seed, pytestconfig):
     """Frames come one at a time, because the model acts without delay and the gateware does not."""
     segments = 40 if pytestconfig.getoption("--long") else 20
@@ -298,7 +298,7 @@ def test_nothing_waits_for_anything(stall):
 
 @pytest.mark.parametrize("markers", [False, True])
 @pytest.mark.parametrize("lengths", [(502, 502, 14), (501, 498), (503, 14, 15)])
-@pytest.mark.parametrize("cut", [1, 4, 512, *long(2, 5, 6, 8)])
+@pytest.mark.parametrize("cut", [1, 512, *long(2, 4, 5, 6, 8)])
 def test_an_fpdu_is_cut_where_its_length_says(markers, lengths, cut):
     """Also if a marker follows immediately, and if only a part of the length has arrived, over old
     contents of the ring.
@@ -528,7 +528,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
     before the next but one has arrived, and the host can set up a connection without delay.
     """
     ends = [connection(number, markers=kind == "claim" and number) for number in range(16)]
-    good = fpdus(*[200] * 16)
+    good = fpdus(*[200] * 8)
     queues = []
     for end in ends[1:]:
         queues.append(list(segments(end, *bad_octets(kind))))

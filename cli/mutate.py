@@ -16,8 +16,18 @@ def mutate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the mutants and the traffic.")] = 1,
     width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 64,
     segments: Annotated[
-        int, typer.Option(min=1, help="DDP Segments that each mutant gets.")
-    ] = 20_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="DDP Segments that each mutant gets, or with --send messages that are sent."
+            " Default: 20000, or 300 messages.",
+            show_default=False,
+        ),
+    ] = None,
+    send: Annotated[
+        bool,
+        typer.Option("--send", help="Plant faults in the blocks that send, between two devices."),
+    ] = False,
 ) -> None:
     """Plant faults in the RTL, one at a time, and count those that random traffic notices.
 
@@ -31,8 +41,12 @@ def mutate(
     from ..sim.campaigns import mutation
 
     equivalents = mutation.read_equivalents()
-    planted = mutation.mutated(mutants, seed, width)
-    chunks = mutation.drawn(planted.config, seed, segments)
+    planted = mutation.mutated(mutants, seed, width, sends=send)
+    segments = segments or (300 if send else 20_000)
+    if send:
+        play = mutation.sending(planted, seed, segments)
+    else:
+        play = mutation.receiving(planted, mutation.drawn(planted.config, seed, segments))
     counts: Counter[str] = Counter()
 
     def said(fate: mutation.Fate) -> None:
@@ -44,10 +58,11 @@ def mutate(
             typer.echo(f"{outcome}: mutant {fate.mutant.number}, {fate.mutant}")
         counts[outcome.partition(":")[0]] += 1
 
-    mutation.try_all(planted, chunks, said)
+    mutation.try_all(planted, play, said)
     counted = counts["tried"] - counts["equivalent"]
+    unit = "messages" if send else "segments"
     typer.echo(
-        f"seed {seed}, {width} bits, {segments} segments: {counts['noticed']} of {counted} mutants"
+        f"seed {seed}, {width} bits, {segments} {unit}: {counts['noticed']} of {counted} mutants"
         f" were noticed, {counts['equivalent']} further ones are equivalent"
     )
     if counts["noticed"] < mutation.WANTED * counted:

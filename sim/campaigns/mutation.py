@@ -1,10 +1,14 @@
-"""Mutation: plants faults in the 64-bit datapath, and counts those that random traffic notices.
+"""Mutation: plants faults in the datapath, and counts those that random traffic notices.
 
 yosys draws the mutants (``mutate -list``: an inverted bit, a stuck bit, a bit mixed with another
 one), each at one port bit of one cell. It puts all of them into one netlist, in which a port
-selects the active one, so that one build serves all. Each mutant runs in a process of its own over
-chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until one chunk differs from the golden model. A
-mutant may also crash its simulation or prevent its end, which counts as noticed, too.
+selects the active one, so that one build serves all. Each mutant runs in a process of its own until
+something differs. A mutant may also crash its simulation or prevent its end, which counts as
+noticed, too.
+
+Mutants of the receiving device get chunks of :mod:`~ddp_rnic.sim.campaigns.soak`. Those of the
+blocks that send play against a device without faults, as in
+:mod:`~ddp_rnic.sim.devices.peer.both`.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from pathlib import Path
 from ...flow.pnr import run_tool
 from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
+from ..devices.peer import both
+from ..devices.peer.network import Rates
 from ..engines.compiled import CompiledEngine, build
 from .chunk import Chunk, Traffic, config_of, size
 from .draw import draw
@@ -35,6 +41,8 @@ __all__ = [
     "Mutation",
     "drawn",
     "mutated",
+    "receiving",
+    "sending",
     "try_all",
 ]
 
@@ -51,6 +59,11 @@ _FACTOR, _FURTHER = 5, 20
 _NOTICED = 1
 #: Number of segments of the first chunk.
 _SHORT = 500
+#: The sources of the blocks that send, as patterns of yosys.
+_SENDERS = tuple(
+    f"*/hdl/{name}.py*"
+    for name in ("send/*", "dma/inline", "dma/read", "dma/rotate", "dma/staging", "mpa/framer")
+)
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
 #: Cells of yosys that OR, or AND, the bits of their port A.
 _ANY, _ALL = ("$reduce_or", "$reduce_bool", "$logic_not"), ("$reduce_and",)
@@ -166,9 +179,14 @@ class Fate:
     how: str
 
 
-def mutated(mutants: int, seed: int, width: int = 64) -> Mutation:
-    """Draws mutants and builds the simulator that has them, unless it was built before."""
+def mutated(mutants: int, seed: int, width: int = 64, *, sends: bool = False) -> Mutation:
+    """Draws mutants and builds the simulator that has them, unless it was built before.
+
+    ``sends``: mutants of the blocks that send.
+    """
     config = config_of(width, Traffic.streams)
+    if sends:
+        config = RnicConfig(width=width, transmit=True, responder=True)
     text, found = _netlist(config, mutants, seed)
     return Mutation(config, build(config, gates=text), tuple(found))
 
@@ -185,7 +203,8 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mut
     with locked(kept):
         if not kept.exists():
             with tempfile.TemporaryDirectory() as folder:
-                write(kept, _mutate(design, mutants, seed, Path(folder)))
+                sources = _SENDERS if config.transmit else ()
+                write(kept, _mutate(design, mutants, seed, Path(folder), sources))
     text = kept.read_text(encoding="utf-8")
     listed, _, verilog = text.partition("\n\n")
     lines = (re.split(": | ", line.removeprefix("// "), maxsplit=2) for line in listed.splitlines())
@@ -209,10 +228,14 @@ _REDUCE = (
 )
 
 
-def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
+def _mutate(design: str, mutants: int, seed: int, folder: Path, sources: Sequence[str] = ()) -> str:
     """Returns the mutants as comments, each its block and yosys' command; an empty line; and the
     Verilog.
+
+    ``sources``: patterns of the source files with mutants; none: all files.
     """
+    chosen = "".join(f" a:src={each}" for each in sources) + " %u" * (len(sources) - 1)
+    chosen = chosen and f"{chosen} %i"
     (folder / "design.il").write_text(design, encoding="utf-8")
     # The initial contents of memories are overwritten before they are read, so mutants of them
     # change nothing. A mutant at a register's output removes the register's initial value, and the
@@ -222,7 +245,7 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         folder,
         f"read_rtlil design.il; {'; '.join(_REDUCE)}; write_rtlil flat.il;"
         f" mutate -list {mutants + mutants // 5 + 10} -seed {seed} -o mutants.txt"
-        " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
+        f" t:* t:$meminit* %d a:src=*amaranth/lib/* %d{chosen}",
     )
     listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
     flat = (folder / "flat.il").read_text(encoding="utf-8")
@@ -323,12 +346,39 @@ def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:
     return chunks
 
 
-def try_all(
-    mutation: Mutation,
-    chunks: Sequence[Chunk],
-    said: Callable[[Fate], None],
-) -> list[Fate]:
-    """Runs each mutant over the chunks, as many mutants at a time as there are processors.
+#: Plays traffic with a mutant, by its number; returns a sentence if it was noticed, or nothing.
+Play = Callable[[int], str]
+
+
+def receiving(mutation: Mutation, chunks: Sequence[Chunk]) -> Play:
+    """Returns a function that plays chunks to a receiving device."""
+
+    def play(mutant: int) -> str:
+        engine = mutation.engine(mutant)
+        for chunk in chunks:
+            if (failure := run_chunk(engine, mutation.config, 0, chunk)) is not None:
+                return failure.message or str(failure.differences[0])
+        return ""
+
+    return play
+
+
+def sending(mutation: Mutation, seed: int, messages: int) -> Play:
+    """Returns a function that lets a device send messages to one without faults, and receive its
+    messages, over a network that loses packets.
+    """
+
+    def play(mutant: int) -> str:
+        tally = both.play(
+            mutation.config.width, seed, messages, Rates(), faulty=(mutation.simulator, mutant)
+        )
+        return "" if tally.failure is None else tally.failure.message
+
+    return play
+
+
+def try_all(mutation: Mutation, play: Play, said: Callable[[Fate], None]) -> list[Fate]:
+    """Plays with each mutant, as many mutants at a time as there are processors.
 
     Raises
     ------
@@ -336,10 +386,8 @@ def try_all(
         The netlist without a mutant is noticed too.
     """
     began = time.monotonic()
-    for chunk in chunks:
-        if (failure := run_chunk(mutation.engine(), mutation.config, 0, chunk)) is not None:
-            why = failure.message or str(failure.differences[0])
-            raise ToolError(f"without a mutant the netlist differs from the golden model: {why}")
+    if why := play(0):
+        raise ToolError(f"without a mutant the netlist differs from the golden model: {why}")
     limit = int(_FURTHER + _FACTOR * (time.monotonic() - began))
     fates: list[Fate] = []
     running: dict[int, Mutant] = {}
@@ -350,7 +398,7 @@ def try_all(
                 fates.append(_fate(running.pop(ended), status))
                 said(fates[-1])
             if mutant is not None:
-                running[_start(mutation, mutant, chunks, limit)] = mutant
+                running[_start(play, mutant, limit)] = mutant
     finally:
         for process in running:
             os.kill(process, signal.SIGKILL)
@@ -358,7 +406,7 @@ def try_all(
     return sorted(fates, key=lambda fate: fate.mutant.number)
 
 
-def _start(mutation: Mutation, mutant: Mutant, chunks: Sequence[Chunk], limit: int) -> int:
+def _start(play: Play, mutant: Mutant, limit: int) -> int:
     """Starts a process that runs a mutant and ends with 1 if it is noticed; returns its id."""
     if process := os.fork():
         return process
@@ -369,8 +417,7 @@ def _start(mutation: Mutation, mutant: Mutant, chunks: Sequence[Chunk], limit: i
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
-        engine = mutation.engine(mutant.number)
-        if all(run_chunk(engine, mutation.config, 0, chunk) is None for chunk in chunks):
+        if not play(mutant.number):
             code = 0
     finally:
         os._exit(code)

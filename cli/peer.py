@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,15 +19,19 @@ from rich.markup import escape
 from ..flow.tools import ToolError
 from ..hdl.spec.config import WIDTHS
 from ..sim.capture.pcap import counted
+from ..sim.devices.guest.ethernet import Ethernet
 from ..sim.devices.guest.image import Image, kept, load
 from ..sim.devices.guest.machine import Guest, check_qemu
 from ..sim.devices.peer.channel import Tally
 from ..sim.devices.peer.demo import PORT, Host, Row, Virtual, demo
 from ..sim.devices.peer.disk import keep_files
+from ..sim.devices.peer.lossy import lossy
+from ..sim.devices.peer.network import Rates
 from ..sim.devices.peer.node import Node
 from ..sim.devices.peer.record import Recorder
 from ..sim.devices.peer.serve import CLIENTS, SERVERS, run_client, serve
 from .outcome import DIFFERS, BadInput, exits
+from .soak import network_line
 from .terminal import bar, colored, console, print_table, say
 
 peer = typer.Typer(
@@ -185,6 +191,14 @@ def demo_command(
     disk: Annotated[
         bool, typer.Option("--disk", help="Also let Linux keep a file system on an NVMe disk here.")
     ] = False,
+    bad_network: Annotated[
+        bool,
+        typer.Option(
+            "--bad-network",
+            help="Also run rping where packets are lost, doubled and overtaken, with a TCP without"
+            " copies here: the gateware sends again.",
+        ),
+    ] = False,
     width: Width = 64,
     pcap: Pcap = None,
 ) -> None:
@@ -197,9 +211,19 @@ def demo_command(
     """
     if disk and against is not None:
         raise BadInput("--disk formats a disk in the guest: leave out --against")
+    if bad_network and against is not None:
+        raise BadInput(
+            "--bad-network is one between the guest and the gateware: leave out --against"
+        )
     files = _files() if against is None else None
+    counts: Counter[str] = Counter()
     with _node(width, True, False, pcap) as node:
-        rows = asyncio.run(_talk(node, against, files, count, size, disk))
+        if files is None:
+            assert against is not None
+            rows = asyncio.run(demo(node, Host(against, say), count, size, say))
+        else:
+            rates = Rates() if bad_network else None
+            rows = asyncio.run(_talk(node, files, count, size, disk, rates, counts))
     headings = "test", "client", "messages", "octets", "cycles", "messages/s", "peer", "result"
     print_table(
         console(),
@@ -214,6 +238,8 @@ def demo_command(
             for row in rows
         ],
     )
+    if bad_network:
+        say(network_line(counts))
     if not all(row.verified for row in rows):
         for row in rows:
             for complaint in row.complaints:
@@ -246,15 +272,26 @@ def _step(progress: Callable[..., None] | None, done: int, total: int, text: str
 
 
 async def _talk(
-    node: Node, against: str | None, files: Image | None, count: int, size: int, disk: bool
+    node: Node,
+    files: Image,
+    count: int,
+    size: int,
+    disk: bool,
+    rates: Rates | None,
+    counts: Counter[str],
 ) -> list[Row]:
-    if files is None:
-        assert against is not None
-        return await demo(node, Host(against, say), count, size, say)
+    """Runs the tests with a guest; on a bad network, too, if its rates are given."""
     say("starting the guest")
-    async with Guest(files, [PORT]) as guest:
-        rows = await demo(node, Virtual(guest), count, size, say)
-        if disk:
-            tally = await keep_files(node, guest, say)
-            rows.append(Row("NVMe disk, ext4", "Linux", tally, tally.messages))
-        return rows
+    with ExitStack() as stack:
+        cable = None
+        if rates is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-rnic-"))
+            cable = stack.enter_context(Ethernet(Path(folder)))
+        async with Guest(files, [PORT], cable) as guest:
+            rows = await demo(node, Virtual(guest), count, size, say)
+            if disk:
+                tally = await keep_files(node, guest, say)
+                rows.append(Row("NVMe disk, ext4", "Linux", tally, tally.messages))
+            if rates is not None and cable is not None:
+                rows += await lossy(node, guest, cable, rates, counts, count, size, say)
+            return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -130,20 +131,26 @@ def _play_both(
                 soft_wrap=True,
             )
         kinds = ", ".join(_count(tally.kinds[kind], kind) for kind in sorted(tally.kinds))
-        counts = tally.network
         terminal.print(
             f"{width} bits: {_verdict(failure)} on {_count(tally.messages, 'message')} ({kinds}),"
             f" {_count(tally.octets, 'octet')}, {_count(tally.connections, 'connection')},"
             f" {_count(tally.errors.total(), 'planned error')}, {_count(tally.cycles, 'cycle')};"
             f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second\n"
-            f"network: {_count(counts['packets'], 'packet')}, {counts['lost']} lost,"
-            f" {counts['doubled']} doubled, {counts['overtaken']} overtaken;"
-            f" {_count(counts['repeats'], 'FPDU')} sent again from host memory,"
-            f" {counts['copies']} from copies",
+            f"{network_line(tally.network)}",
             soft_wrap=True,
         )
         if failure is not None:
             raise typer.Exit(DIFFERS)
+
+
+def network_line(counts: Counter[str]) -> str:
+    """Returns a line with the counts of networks, and of FPDUs that were sent again."""
+    return (
+        f"network: {_count(counts['packets'], 'packet')}, {counts['lost']} lost,"
+        f" {counts['doubled']} doubled, {counts['overtaken']} overtaken;"
+        f" {_count(counts['repeats'], 'FPDU')} sent again from host memory,"
+        f" {counts['copies']} from copies"
+    )
 
 
 def _verdict(failure: object) -> str:

@@ -45,6 +45,7 @@ def rnic(*arguments: str) -> Result:
         (["serve", "echo", "--width", "65"], "--width must be one of 64, 128, 256, 512, not 65"),
         (["serve", "nvme", "--size", "1k"], "--size must be a multiple of 512 octets, such as 64M"),
         (["demo", "--disk", "--against", "a"], "--disk formats a disk in the guest: leave out"),
+        (["demo", "--bad-network", "--against", "a"], "--bad-network is one between the guest and"),
         (["serve", "echo", "--pcap", "/none/x"], "cannot write to --pcap /none/x: No such file"),
     ],
 )
@@ -176,9 +177,9 @@ def test_a_step_of_the_disk_that_fails_ends_the_demonstration(
 @pytest.mark.long
 def test_an_unmodified_linux_and_the_gateware_verify_each_other(tmp_path: Path) -> None:
     capture = tmp_path / "demo.pcap"
-    result = rnic("demo", "--disk", "--count", "5", "--pcap", str(capture))
+    result = rnic("demo", "--disk", "--bad-network", "--count", "5", "--pcap", str(capture))
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("verified") == 6
+    assert result.stdout.count("verified") == 8 and "sent again from host memory" in result.stderr
     played = CliRunner().invoke(app, ["sim", str(capture)])
     # A try to connect before rping listened is left out.
     assert (

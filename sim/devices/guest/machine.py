@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, Self
 
 from ....flow.tools import ToolError
+from .ethernet import GUEST_MAC, Ethernet
 from .image import Image
 
 #: The address at which the guest finds this machine's loopback.
@@ -43,6 +44,8 @@ class Guest:
         The files from :func:`.image.load`.
     ports
         The TCP ports of the guest that this machine shall reach; :meth:`address` says where.
+    ethernet
+        If given, the guest has a second network device, ``eth1``, on that Ethernet.
 
     Attributes
     ----------
@@ -50,8 +53,10 @@ class Guest:
         QEMU, once the guest was started.
     """
 
-    def __init__(self, image: Image, ports: Iterable[int] = ()) -> None:
-        self._image = image
+    def __init__(
+        self, image: Image, ports: Iterable[int] = (), ethernet: Ethernet | None = None
+    ) -> None:
+        self._image, self._ethernet = image, ethernet
         self._ports = {port: _free_port() for port in ports}
         self.process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
@@ -63,7 +68,7 @@ class Guest:
     async def __aenter__(self) -> Self:
         check_qemu()
         self.process = await asyncio.create_subprocess_exec(
-            *_command(self._image, self._ports),
+            *_command(self._image, self._ports, self._ethernet),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -127,7 +132,7 @@ def _free_port() -> int:
         return port
 
 
-def _command(image: Image, ports: dict[int, int]) -> list[str]:
+def _command(image: Image, ports: dict[int, int], ethernet: Ethernet | None) -> list[str]:
     """Returns the command that runs the guest.
 
     The kernel kills the guest when this program ends in any way, because setpriv asks for that.
@@ -139,13 +144,17 @@ def _command(image: Image, ports: dict[int, int]) -> list[str]:
     # A second processor would make a busy machine slower.
     # siw takes octets as TCP has cut them; with offloads, QEMU's network would cut them elsewhere.
     offloads = ("csum", "guest_csum", "gso", "host_tso4", "guest_tso4", "mrg_rxbuf")
-    device = ",".join(["virtio-net-pci,netdev=net", *(f"{each}=off" for each in offloads)])
+    device = ",".join(["virtio-net-pci", *(f"{each}=off" for each in offloads)])
+    second = []
+    if ethernet is not None:
+        second = ["-netdev", f"{ethernet.options},id=net1"]
+        second += ["-device", f"{device},netdev=net1,mac={GUEST_MAC}"]
     return [
         *("setpriv", "--pdeathsig", "KILL"),
         *("qemu-system-x86_64", "-machine", "pc,accel=tcg", "-cpu", "max"),
         *("-m", "512", "-nodefaults", "-no-reboot", "-display", "none"),
         *("-kernel", str(image.kernel), "-initrd", str(image.filesystem)),
         *("-append", "console=ttyS0 quiet loglevel=1 panic=-1 no_timer_check"),
-        *("-netdev", f"user,id=net{forwarded}", "-device", device),
+        *("-netdev", f"user,id=net{forwarded}", "-device", f"{device},netdev=net", *second),
         *("-serial", "stdio"),
     ]

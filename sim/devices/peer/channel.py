@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from ....sw_driver.cm import Endpoint
 from ....sw_driver.cm.errors import ConnectError, Disconnected
 from ....sw_driver.rdmap import QP, WC, Opcode
 from ....sw_driver.verbs.cq import WcStatus
@@ -74,6 +73,30 @@ class Tally:
         }
 
 
+class End(Protocol):
+    """Declares what a program needs of its end of a connection, as of an Endpoint."""
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more can be sent or received."""
+
+    @property
+    def closed(self) -> bool:
+        """True once the connection is closed."""
+
+    async def until(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until ``ready`` returns True; returns False if that takes ``timeout`` seconds."""
+
+    def reason(self) -> Exception | None:
+        """Returns why the connection ended other than gracefully, or None."""
+
+    async def disconnect(self) -> None:
+        """Ends the connection gracefully."""
+
+    def abort(self) -> None:
+        """Ends the connection without waiting for anything."""
+
+
 class Channel:
     """A connection with a ring of receive buffers, which are posted again as soon as they are read.
 
@@ -89,7 +112,7 @@ class Channel:
         self.sim, self.size, self.depth = sim, size, depth
         self.messages: deque[bytes] = deque()
         self.done: deque[WC] = deque()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: End | None = None
         self._qp: QP | None = None
 
     def prepare(self, qp: QP) -> None:
@@ -103,7 +126,7 @@ class Channel:
         assert self._qp is not None
         self._qp.post_recv(buffer, wr_id=buffer)
 
-    def begin(self, endpoint: Endpoint) -> None:
+    def begin(self, endpoint: End) -> None:
         """Takes the connection, once it is established."""
         self._endpoint = endpoint
 
@@ -115,7 +138,7 @@ class Channel:
             self.sim.served.remove(self._serve)
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> End:
         assert self._endpoint is not None
         return self._endpoint
 

@@ -15,17 +15,16 @@ from typing import Any, NamedTuple
 from ....sw_driver import PD, Context
 from ....sw_driver.base.errors import StateError
 from ....sw_driver.cm import Connection
+from ....sw_driver.cm.errors import ConnectError
 from ....sw_driver.rdmap import CQ, QP, WC
 from .channel import Wrong
-from .network import Network, Packet
+from .network import Network, Packet, Party
 from .tcp import Receiver, Sender
 
 __all__ = ["TcpEnd", "carry"]
 
 #: Octets of the longest segments. A path may change, so that it cuts a repeat in another way.
 _SEGMENTS = (536, 1460, 8960)
-#: Octets that may be on their way in one direction of a connection.
-_WINDOW = 1 << 16
 #: Turns until the first octet that was not acknowledged is sent again, at first and at most.
 _PATIENCE, _LONGEST = 64, 128
 #: Turns after which something is wrong if no octet has arrived and no request was completed.
@@ -72,6 +71,8 @@ class TcpEnd:
         The network, and a protection domain of this end's device.
     keeps
         Whether TCP keeps copies of octets that may be lost, or asks the device for them again.
+    segments
+        Octets of the longest segments, of which each transmission draws one.
     options
         Further parameters of :class:`~....sw_driver.cm.Connection`.
 
@@ -81,10 +82,19 @@ class TcpEnd:
         The other end.
     """
 
-    peer: TcpEnd
+    peer: Party
 
-    def __init__(self, network: Network, pd: PD, *, keeps: bool, **options: Any) -> None:
-        self._network, self._keeps = network, keeps
+    def __init__(
+        self,
+        network: Network,
+        pd: PD,
+        *,
+        keeps: bool,
+        segments: Sequence[int] = _SEGMENTS,
+        **options: Any,
+    ) -> None:
+        self._network, self._keeps, self._segments = network, keeps, segments
+        self._room = 0  # octets that the peer takes after those that it has acknowledged
         self.cq = CQ(pd.context)
         deliver = pd.context.transport.send
         self.connection = Connection(deliver, pd, self.cq, keeps=keeps, **options)
@@ -130,14 +140,14 @@ class TcpEnd:
 
         await self.until(there)
         if not taken:
-            raise self.connection.reason() or Wrong("a connection has ended too early")
+            raise self.reason() or Wrong("a connection has ended too early")
         self._network.moved = self._network.turn
         return taken
 
     async def disconnected(self) -> Exception | None:
         """Waits until the connection has ended; returns the reason unless it ended gracefully."""
         await self.until(lambda: self.connection.closed or self._half_closed)
-        return self.connection.reason()
+        return self.reason()
 
     async def disconnect(self) -> None:
         """Ends the connection gracefully, unless it has ended."""
@@ -147,19 +157,31 @@ class TcpEnd:
 
     def close(self) -> None:
         """Frees the queue pair and its queue."""
-        self.connection.qp.close()
+        if self.connection.started:
+            self.connection.qp.close()
         self.cq.close()
 
-    async def until(self, ready: Callable[[], object]) -> None:
-        """Waits until ``ready`` returns True."""
-        while not ready():
-            await asyncio.sleep(0)
+    def reason(self) -> ConnectError | None:
+        """Returns why the connection ended other than gracefully, or None."""
+        return self.connection.reason()
+
+    async def until(self, ready: Callable[[], object], timeout: float | None = None) -> bool:
+        """Waits until ``ready`` returns True; returns False if that takes ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not ready():
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            return False
+        return True
 
     # -- TCP --------------------------------------------------------------------------------------
 
     def receive(self, packet: Packet) -> None:
         """Takes a packet, and acknowledges octets."""
         self._sender.take(packet.acknowledged, self._network.turn, alone=not packet.octets)
+        if packet.acknowledged == self._sender.acknowledged:
+            self._room = packet.room
         if not packet.octets:
             return
         if packet.last:
@@ -208,7 +230,7 @@ class TcpEnd:
                 waiting += self.connection.pieces_to_send()
             if not waiting:
                 break
-            if sender.outstanding and sender.outstanding + len(waiting[0]) > _WINDOW:
+            if sender.outstanding and sender.outstanding + len(waiting[0]) > self._room:
                 return
             self._send_first(waiting.popleft(), self._keeps or not sender.next)
             self._begin = self._begin or sender.next
@@ -226,7 +248,7 @@ class TcpEnd:
 
     def _transmit(self, position: int, octets: bytes) -> None:
         """Sends octets in segments with an acknowledgment; without octets, that alone."""
-        size = self._network.rng.choice(_SEGMENTS)
+        size = self._network.rng.choice(self._segments)
         for at in range(0, len(octets) or 1, size):
             part, begin = octets[at : at + size], position + at
             last = begin <= self._end < begin + len(part)

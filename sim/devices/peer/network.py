@@ -24,12 +24,23 @@ class Rates(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """Declares a TCP segment. ``last``: its last octet stands for the end of the stream (FIN)."""
+    """Declares a TCP segment.
+
+    Parameters
+    ----------
+    position, octets
+        The position of its first octet in the stream, and its octets.
+    last
+        Its last octet stands for the end of the stream (FIN).
+    acknowledged, room
+        Its sender has all octets before that position, and takes as many more.
+    """
 
     position: int
     octets: bytes
     last: bool
     acknowledged: int
+    room: int = 1 << 16
 
 
 class Party(Protocol):

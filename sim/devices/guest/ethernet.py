@@ -1,0 +1,95 @@
+"""The guest's second network: an Ethernet whose other station is this program."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import dpkt
+
+__all__ = ["GUEST", "HOST", "MSS", "Ethernet"]
+
+#: The addresses of both stations.
+HOST, GUEST = "10.0.3.2", "10.0.3.15"
+#: Octets of the longest TCP segment in a frame.
+MSS = 1460
+#: The stations' MAC addresses.
+_HOST_MAC, _GUEST_MAC = bytes.fromhex("525500000302"), bytes.fromhex("525500000315")
+GUEST_MAC = _GUEST_MAC.hex(":")
+_LONGEST = 1 << 16
+
+
+class Ethernet:
+    """This machine's station on the guest's Ethernet. ``with`` frees it.
+
+    It answers ARP, and carries TCP segments in frames. Frames that the guest does not take are
+    lost, as on any Ethernet.
+
+    Parameters
+    ----------
+    folder
+        Where the sockets are made to which QEMU connects.
+    """
+
+    #: The names of both ends of the cable: sockets in a folder.
+    _ENDS = "host", "guest"
+
+    def __init__(self, folder: Path) -> None:
+        self._here, self._there = (folder / name for name in self._ENDS)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(self._here))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    @property
+    def options(self) -> str:
+        """QEMU's option ``-netdev``, without its identifier."""
+        ends = (("local", self._there), ("remote", self._here))
+        return "dgram" + "".join(f",{end}.type=unix,{end}.path={path}" for end, path in ends)
+
+    def send(self, segment: dpkt.tcp.TCP) -> None:
+        """Sends a segment; its checksum is computed."""
+        source, destination = (ipaddress.ip_address(each).packed for each in (HOST, GUEST))
+        segment.off = 5 + (len(segment.opts) + 3) // 4
+        packet = dpkt.ip.IP(src=source, dst=destination, p=dpkt.ip.IP_PROTO_TCP, data=segment)
+        packet.len = len(packet)
+        self._send(dpkt.ethernet.ETH_TYPE_IP, packet)
+
+    def receive(self) -> Iterator[dpkt.tcp.TCP]:
+        """Yields the guest's segments that have come."""
+        with suppress(BlockingIOError):
+            while frame := self._socket.recv(_LONGEST):
+                found = dpkt.ethernet.Ethernet(frame).data
+                if isinstance(found, dpkt.arp.ARP):
+                    self._answer(found)
+                elif isinstance(found, dpkt.ip.IP) and isinstance(found.data, dpkt.tcp.TCP):
+                    yield found.data
+
+    def _answer(self, asked: dpkt.arp.ARP) -> None:
+        """Answers a request for this station's MAC address."""
+        if asked.op == dpkt.arp.ARP_OP_REQUEST and asked.tpa == ipaddress.ip_address(HOST).packed:
+            answer = dpkt.arp.ARP(
+                op=dpkt.arp.ARP_OP_REPLY, sha=_HOST_MAC, spa=asked.tpa, tha=asked.sha,
+                tpa=asked.spa,
+            )  # fmt: skip
+            self._send(dpkt.ethernet.ETH_TYPE_ARP, answer)
+
+    def _send(self, kind: int, packet: dpkt.Packet) -> None:
+        frame = dpkt.ethernet.Ethernet(dst=_GUEST_MAC, src=_HOST_MAC, type=kind, data=packet)
+        with suppress(BlockingIOError, FileNotFoundError, ConnectionRefusedError):
+            self._socket.sendto(bytes(frame), str(self._there))

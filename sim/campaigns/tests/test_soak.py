@@ -557,20 +557,20 @@ def test_a_difference_is_reported_with_its_shortest_replay(
     waves: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        if placed(outcome) > 20000:
+        if placed(outcome) > 40000:
             outcome.counters["DELIVERED"] += 1
 
     engine = Spoiled(spoil)
-    result = command(monkeypatch, engine, "--segments", 200, "--width", 64, "--seed", 9)
+    result = command(monkeypatch, engine, "--segments", 400, "--width", 64, "--seed", 9)
     assert result.exit_code == 1
     assert result.stdout.startswith("seed 9\ndifference in counter at DELIVERED: expected")
     (replay,) = re.findall(r"^replay: rnic soak (.*) --waves all$", result.stdout, re.MULTILINE)
     arguments = replay.split()
     assert (
         arguments[:-1] == ("--seed 9 --width 64 --streams 64 --chunk 0 --segments".split())
-        and 20 < int(arguments[-1]) < 200
+        and 40 < int(arguments[-1]) < 400
     )
-    assert "64 bits: differ on 2" in result.stdout
+    assert "64 bits: differ on 4" in result.stdout
 
     monkeypatch.chdir(tmp_path)
     again = command(monkeypatch, engine, *arguments, *["--waves", "all"] * waves)

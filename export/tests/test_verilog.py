@@ -220,7 +220,7 @@ def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
     assert sum(part.count("lint_off") for part in reasons) == len(waived)
 
 
-@pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
+@pytest.mark.parametrize("standard", ["1364-2005", "1800-2023", *long("1800-2017")])
 @exports("64 with SCTP", "64 that answers Reads")
 def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
     driver = Driver()

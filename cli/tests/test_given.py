@@ -96,7 +96,7 @@ LARGE: dict[str, Callable[[], str]] = {
 
 
 #: Kinds that take seconds, because the interpreter counts the memory of each line.
-SLOW = ("a text of many lines", "many tables")
+SLOW = ("a text of many lines", "many tables", "a table of many keys")
 
 
 @pytest.mark.parametrize(

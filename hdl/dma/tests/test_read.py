@@ -213,7 +213,7 @@ def check(jobs, heads, packets, *, failed=()):
     (64, 1, 0.0, 0.0), (512, 60, 1.0, 0.3)))
 def test_every_octet_of_every_piece(width, latency, mixed, share):
     rng = random.Random(width)
-    jobs = random_jobs(rng, 60)
+    jobs = random_jobs(rng, 40)
     bus = Bus(width, latency=latency, mixed=mixed, stall=share)
     heads, packets, _ = read_all(width, jobs, bus, stall=share)
     check(jobs, heads, packets)

@@ -228,24 +228,23 @@ def test_the_udp_port_is_a_parameter(width):
 @pytest.mark.parametrize("width", (128, 512))
 def test_frames_of_9600_octets_and_of_more_than_a_length_can_say(width, pytestconfig):
     rng = seeded(width)
-    longest = 140_000 if pytestconfig.getoption("--long") else 70_000
+    whole = pytestconfig.getoption("--long")
     frames = [
         ethernet(rng, 0x0800, ipv4(rng, 132, sctp(rng, 9600 - 34))),
         ethernet(rng, 0x86DD, ipv6(rng, 132, sctp(rng, 9600 - 54))),
         ethernet(rng, 0x86DD, ipv6(rng, 132, sctp(rng, 20))) + bytes(9500),
     ]
     if width == 512:
-        frames += [
-            ethernet(rng, 0x86DD, ipv6(rng, 132, sctp(rng, 65535))),
-            ethernet(rng, 0x86DD, ipv6(rng, 132, sctp(rng, 65535)))[:-1],
-            ethernet(rng, 0x0800, ipv4(rng, 132, sctp(rng, 100))) + bytes(longest),
-        ]
+        longest = ethernet(rng, 0x86DD, ipv6(rng, 132, sctp(rng, 65535)))
+        padded = ethernet(rng, 0x0800, ipv4(rng, 132, sctp(rng, 100)))
+        frames += [longest, padded + bytes(140_000 if whole else 70_000)]
+        frames += [longest[:-1]] * whole
     frames.append(frames[0][:200])
     said = check(width, frames)
     assert [result.kind for result in said[:3]] == [Kind.SCTP] * 3
     if width == 512:
         kinds = [result.kind for result in said[3:]]
-        assert kinds == [Kind.SCTP, Kind.MALFORMED, Kind.SCTP, Kind.MALFORMED]
+        assert kinds == [Kind.SCTP, Kind.SCTP, *[Kind.MALFORMED] * whole, Kind.MALFORMED]
 
 
 def test_what_scapy_builds_is_read_as_scapy_says():

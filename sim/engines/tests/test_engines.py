@@ -419,8 +419,7 @@ def counting(first: int, count: int) -> bytes:
 
 #: How frames arrive in each run.
 USUAL = [
-    ("compiled", 64, EVERY_STALL),
-    ("compiled", 512, UNSTALLED),
+    ("compiled", 512, EVERY_STALL),
     ("cocotb", 64, UNSTALLED),
 ]
 

@@ -63,6 +63,9 @@ class Connection:
     keeps
         Whether TCP keeps copies of the octets that it has sent, as a socket does. Else it asks for
         FPDUs again, see :class:`~..verbs.sending.SendSettings`; the device must send then.
+    ahead
+        Octets that a device may send before TCP takes them, see
+        :class:`~..verbs.sending.SendSettings`.
     prepare
         Called with the queue pair before any message of the peer can arrive: the place to post the
         first receives.
@@ -91,6 +94,7 @@ class Connection:
         markers: bool = False,
         mulpdu: int = 1440,
         keeps: bool = True,
+        ahead: int = 1 << 18,
         prepare: Callable[[QP], object] | None = None,
     ) -> None:
         order = "Connection(deliver, pd, cq)"
@@ -110,6 +114,7 @@ class Connection:
                 "this device does not send, and TCP must keep copies for it: set keeps=True"
             )
         self._keeps, self._prepare = keeps, prepare
+        self._ahead = integer("ahead", ahead, 1, 1 << 30)
         self.request: StartupFrame | None = None
         self.reply: StartupFrame | None = None
         self._qp: QP | None = None
@@ -287,7 +292,7 @@ class Connection:
             mulpdu = mulpdu_of(self.mss, markers=theirs.markers)
         source: Source | SendSettings
         if self._pd.context.sends:
-            source = SendSettings(mulpdu, crc, theirs.markers, self._keeps)
+            source = SendSettings(mulpdu, crc, theirs.markers, self._keeps, self._ahead)
         else:
             source = MpaSource(mulpdu, crc=crc, markers=theirs.markers)
         qp = QP(self._pd, self._cq, source, crc=crc, markers=self._markers, ird=ird, ord=ord)

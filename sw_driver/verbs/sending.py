@@ -33,8 +33,9 @@ _INLINE = 32 + 7 * ENTRY
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
 #: in the ring.
 _ROOM = 1 << 18
-#: Octets that the device may send before the owner of the LLP takes them; and all that it has.
-_CREDIT, _ALL = 1 << 18, 1 << 30
+#: Octets that the device may send before the owner of the LLP takes them, by default; at least so
+#: many times the MULPDU; and all that it has.
+_CREDIT, _LEAST, _ALL = 1 << 18, 4, 1 << 30
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
@@ -65,12 +66,16 @@ class SendSettings(NamedTuple):
         Whether the LLP keeps a copy of octets that the peer may not have, as a socket does. Else
         it asks for FPDUs again by :meth:`SendingHalf.repeat`, and messages end when it says that
         they have arrived, by :meth:`SendingHalf.acknowledge`.
+    ahead
+        Octets that the device may send before the LLP's owner takes them; at least four times the
+        MULPDU are used.
     """
 
     mulpdu: int
     crc: bool
     markers: bool
     keeps: bool = True
+    ahead: int = _CREDIT
 
 
 class Part(NamedTuple):
@@ -153,6 +158,7 @@ class SendingHalf:
         self._stream, self._settings, self._leave = stream, settings, leave
         self._context = context = stream.pd.context
         self._mulpdu = min(settings.mulpdu, _LONGEST)
+        self._ahead = max(settings.ahead, _LEAST * self._mulpdu)
         self._position = 0  # of the next FPDU in the LLP stream
         self._taken = self._limit = 0  # octets that the owner has taken, and that may leave
         self._producer = self._done = 0
@@ -177,7 +183,7 @@ class SendingHalf:
         self._memory = context.transport.allocate(ENTRY << _SIZE)
         (extent,) = self._memory.extents
         number = stream.number
-        self._allow(_CREDIT)
+        self._allow(self._ahead)
         self._open()
         for command in (
             commands.set_mulpdu(number, self._mulpdu),
@@ -208,8 +214,13 @@ class SendingHalf:
     def take(self, count: int) -> None:
         """Notes that the owner has taken ``count`` octets more of those that left."""
         self._taken += count
-        if self._limit - self._taken < _CREDIT // 2:
-            self._allow(_CREDIT)
+        if self._limit - self._taken < self._ahead // 2:
+            self._allow(self._ahead)
+
+    @property
+    def credit(self) -> int:
+        """Octets that may leave after those that have left; less than 0: too many have left."""
+        return self._limit - self._position
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""

@@ -43,6 +43,8 @@ _DEPTH, _UNDER_WAY = 24, 48
 _MESSAGES, _CONNECTIONS = 400, (1, 2, 4, 8)
 #: Octets of the longest segments; and the share of connections whose TCP keeps copies.
 _MULPDUS, _KEEPING = (128, 1400, 1400, 4000), 0.2
+#: Octets that a device may send before TCP takes them.
+_AHEAD = (1, 1, 1 << 14, 1 << 18)
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
@@ -162,6 +164,8 @@ async def _chunk(
     count = rng.choice(_CONNECTIONS)
     each = max(1, min(_MESSAGES, left // (2 * count)))
     contexts = [context for _, context in sims]
+    for context in contexts:
+        context.numbers.rotate(rng.randrange(len(context.numbers)))
     network = Network(rates, random.Random(rng.getrandbits(64)), tally.network)
     pds = [PD(context) for context in contexts]
     pairs = [
@@ -195,6 +199,7 @@ def _pair(network: Network, pds: list[PD], rng: random.Random, tally: Tally) -> 
         end.endpoint = TcpEnd(
             network, pd, keeps=rng.random() < _KEEPING, prepare=end.prepare,
             mulpdu=rng.choice(_MULPDUS), crc=rng.random() < 0.7, markers=rng.random() < 0.4,
+            ahead=rng.choice(_AHEAD),
         )  # fmt: skip
     return ends
 

@@ -198,6 +198,9 @@ class TcpEnd:
     def serve(self) -> None:
         """Processes what the device has reported, and sends what can be sent."""
         self.cq.process()
+        sending = self.connection.qp.stream.sending if self.connection.started else None
+        if sending is not None and sending.credit < 0:
+            raise Wrong(f"{-sending.credit} octets have left for which there was no credit")
         acknowledged = self._sender.acknowledged
         while self._copies and self._copies[0].end <= acknowledged:
             self._copies.popleft()

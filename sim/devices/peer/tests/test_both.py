@@ -92,6 +92,11 @@ def an_end_at_hand_over(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "set_send_ring", lambda *given, repeats, **named: opens(*given, **named))
 
 
+def more_credit(bugs: pytest.MonkeyPatch) -> None:
+    limit = commands.set_limit
+    bugs.setattr(commands, "set_limit", lambda stream, end: limit(stream, end + (1 << 20)))
+
+
 def no_repeat(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "repeat", lambda *given, **named: ())
     bugs.setattr(end, "_STILL", 400)
@@ -111,6 +116,7 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
     [
         (other_memory, "Writes have left other octets"),
         (a_model_that_delivers_nothing, "gateware and golden model differ in completions"),
+        (more_credit, "octets have left for which there was no credit"),
         (no_repeat, "nothing has moved for"),
         *long(
             (other_octets, "arrived as another one"),

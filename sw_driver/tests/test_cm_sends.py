@@ -127,7 +127,7 @@ class Wire:
 
     def _expected(self, half: SendingHalf, peer: SendingHalf, got: bytes) -> bytes:
         """Returns the octets that a half has to send, in the order of messages of ``got``."""
-        mulpdu, crc, markers, _ = self._settings[half]
+        mulpdu, crc, markers, *_ = self._settings[half]
         source = MpaSource(mulpdu, crc=crc, markers=markers)
         calls = {False: iter(self._own[half]), True: iter(self._responses[peer])}
         sent = []

@@ -33,8 +33,8 @@ _INLINE = 32 + 7 * ENTRY
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
 #: in the ring.
 _ROOM = 1 << 18
-#: Octets that the device may send before the owner of the LLP takes them, by default; at least so
-#: many times the MULPDU; and all that it has.
+#: Octets that the device may send before the owner of the LLP takes them, by default; the MULPDUs
+#: that these are at least; and all that it has.
 _CREDIT, _LEAST, _ALL = 1 << 18, 4, 1 << 30
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
 _LONGEST = 1 << 14

@@ -20,7 +20,7 @@ def mutate(
         typer.Option(
             min=1,
             help="DDP Segments that each mutant gets, or with --send messages that are sent."
-            " Default: 20000, or 300 messages.",
+            " Default: 20000, or 480 messages.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def mutate(
 
     equivalents = mutation.read_equivalents()
     planted = mutation.mutated(mutants, seed, width, sends=send)
-    segments = segments or (300 if send else 20_000)
+    segments = segments or (480 if send else 20_000)
     if send:
         play = mutation.sending(planted, seed, segments)
     else:

@@ -59,6 +59,8 @@ _FACTOR, _FURTHER = 5, 20
 _NOTICED = 1
 #: Number of segments of the first chunk.
 _SHORT = 500
+#: The parts of the messages that a device with a mutant sends.
+_PARTS = 8
 #: The sources of the blocks that send, as patterns of yosys.
 _SENDERS = tuple(
     f"*/hdl/{name}.py*"
@@ -366,13 +368,20 @@ def receiving(mutation: Mutation, chunks: Sequence[Chunk]) -> Play:
 def sending(mutation: Mutation, seed: int, messages: int) -> Play:
     """Returns a function that lets a device send messages to one without faults, and receive its
     messages, over a network that loses packets.
+
+    The messages are played in parts, because each draws its own limits and numbers.
     """
 
     def play(mutant: int) -> str:
-        tally = both.play(
-            mutation.config.width, seed, messages, Rates(), faulty=(mutation.simulator, mutant)
-        )
-        return "" if tally.failure is None else tally.failure.message
+        faulty = mutation.simulator, mutant
+        for number in range(_PARTS):
+            tally = both.play(
+                mutation.config.width, _PARTS * seed + number, -(-messages // _PARTS), Rates(),
+                faulty=faulty,
+            )  # fmt: skip
+            if tally.failure is not None:
+                return tally.failure.message
+        return ""
 
     return play
 

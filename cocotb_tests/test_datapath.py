@@ -75,7 +75,7 @@ def test_errors_have_their_number_and_write_nothing(width: int, case: str) -> No
     assert not len(outcome.bursts) and not len(outcome.writes) and not outcome.completions
 
 
-@pytest.mark.parametrize("seed", [1, *long(2, 3, 4)])
+@pytest.mark.parametrize("seed", [1, 2, *long(3, 4)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
     run("compiled", width, random_scenario(seed, 1500))
@@ -122,7 +122,7 @@ def test_random_traffic_agrees_with_back_pressure(width: int, stalled: str) -> N
 )
 @pytest.mark.parametrize("width", NARROW)
 def test_engines_agree(width: int, stalls: Stalls) -> None:
-    scenario = random_scenario(6, 40)
+    scenario = random_scenario(6, 60)
     config = RnicConfig(width=width)
     (one, memory), (other, other_memory) = (
         run(name, width, scenario, stalls, config) for name in ENGINES

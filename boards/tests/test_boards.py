@@ -41,20 +41,20 @@ TIMING = {
 }
 
 
-#: The boards that each run makes: one for DDP over SCTP, and one over MPA.
+#: The virtual boards that each run makes: one for DDP over SCTP, and one over MPA.
 USUAL = ("ecpix5", "colorlight-5a-75b")
-MADE = [
+VIRTUAL = [
     pytest.param(board, id=name, marks=[pytest.mark.long] * (name not in USUAL))
     for name, board in BOARDS.items()
 ]
 
 
-@pytest.mark.parametrize("board", MADE)
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_a_board_has_the_pins_that_its_top_asks_for(board):
     Fragment.get(Top(board), board.platform())
 
 
-@pytest.mark.parametrize("board", MADE)
+@pytest.mark.parametrize("board", VIRTUAL)
 def test_a_virtual_board_has_ports_for_them(board):
     platform = VirtualPlatform(board.platform())
     Fragment.get(Top(board), platform)

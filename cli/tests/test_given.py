@@ -95,13 +95,7 @@ LARGE: dict[str, Callable[[], str]] = {
 }
 
 
-#: Kinds that take seconds, because the interpreter counts the memory of each line.
-SLOW = ("a text of many lines", "many tables", "a table of many keys")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind in SLOW)) for kind in LARGE]
-)
+@pytest.mark.parametrize("kind", LARGE)
 def test_a_large_region_file_takes_bounded_time_and_memory(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "regions.toml"
     path.write_text(LARGE[kind](), encoding="utf-8")

@@ -18,7 +18,6 @@ from ddp_rnic.export.estimate import (
 )
 from ddp_rnic.export.resources import block_rams, count
 from ddp_rnic.flow.ecp5 import CAPACITY
-from ddp_rnic.hdl.lib.tests.long import few
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 #: A small configuration that ``areas.json`` does not have.
@@ -28,14 +27,6 @@ SMALL = RnicConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", few(range(len(module._data()["runs"])), 4))
-def test_the_runs_are_of_about_todays_gateware(number: int) -> None:
-    run = module._data()["runs"][number]
-    today = count(RnicConfig(**run["set"]))._asdict()
-    assert today == pytest.approx(run["counts"], rel=0.1)
-
-
-@pytest.mark.long
 def test_a_fresh_run_of_yosys_is_within_the_error_of_the_estimate() -> None:
     run, estimated = measure(SMALL), estimate(SMALL)
     assert run["set"] == changed(SMALL)

@@ -13,7 +13,6 @@ import pytest
 from ddp_rnic.export import examples
 from ddp_rnic.export.interface import buses, ports
 from ddp_rnic.export.tests.test_verilog import simulate
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 SENDS = RnicConfig(transmit=True)
@@ -48,7 +47,7 @@ def lint(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("litex"), reason="LiteX is not installed")
-@pytest.mark.parametrize("config", [CONFIGS[0], *long(*CONFIGS[1:])], ids=IDS)
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
 def test_the_litex_example_elaborates(config: RnicConfig, tmp_path: Path) -> None:
     (tmp_path / "litex_rnic.py").write_text(examples.litex(config), encoding="utf-8")
     (tmp_path / "rnic.v").write_text(hollow(config), encoding="utf-8")

@@ -9,7 +9,7 @@ from ddp_rnic.export.interface import Port, buses, ports
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines.verilator import verilog
 
-CONFIGS = [RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True, responder=True)]
+CONFIGS = [RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True)]
 IDS = ["mpa", "sctp", "transmit"]
 
 

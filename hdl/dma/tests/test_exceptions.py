@@ -7,7 +7,7 @@ import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.lib.testing import Offer, beats_of, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import NARROW, few, long
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
@@ -135,15 +135,8 @@ def check(width, packets, **options):
     return outcome
 
 
-#: Widths of devices with a fast clock, and of one with a slow clock.
-DEVICES = [*((width, False) for width in WIDTHS), (64, True)]
-#: Shares of cycles in which source and sink wait.
-SHARES = [(0.3, 0.3), (0, 0.8), (0, 0), (0.5, 0), (0, 0.3)]
-
-
-@pytest.mark.parametrize("width, relaxed, source, sink", few(
-    [(*device, *shares) for device in DEVICES for shares in SHARES],
-    (64, False, 0.3, 0.3), (64, True, 0, 0.8), (512, False, 0.3, 0.3)))
+@pytest.mark.parametrize("source, sink", [(0.3, 0.3), (0, 0.8), *long((0, 0), (0.5, 0), (0, 0.3))])
+@pytest.mark.parametrize("width, relaxed", [*((width, False) for width in WIDTHS), (64, True)])
 def test_packets_come_out_whole_and_in_order_or_not_at_all(width, relaxed, source, sink):
     seed = random.getrandbits(32)
     print(f"{seed=}")
@@ -152,7 +145,7 @@ def test_packets_come_out_whole_and_in_order_or_not_at_all(width, relaxed, sourc
     packets = [make_packet(rng, rng.choice([1, octets - 1, octets, octets + 1, 2 * octets, 1500,
                                             rng.randrange(1, 40 * octets), rng.choice(
                                                 [OCTETS, OCTETS + 1, OCTETS - octets])]))
-               for _ in range(25)]
+               for _ in range(40)]
     outcome = check(
         width, packets, source=source, sink=sink, seed=seed, relaxed=relaxed)
     assert outcome.packets
@@ -160,7 +153,7 @@ def test_packets_come_out_whole_and_in_order_or_not_at_all(width, relaxed, sourc
     assert sink < 0.8 or outcome.drops
 
 
-@pytest.mark.parametrize("width, relaxed", few(DEVICES, (64, True), (512, False)))
+@pytest.mark.parametrize("width, relaxed", [*((width, False) for width in WIDTHS), (64, True)])
 def test_a_packet_is_shown_so_long_after_its_last_beat_and_not_before(width, relaxed):
     octets = width // 8
     rng = random.Random(width)
@@ -173,7 +166,7 @@ def test_a_packet_is_shown_so_long_after_its_last_beat_and_not_before(width, rel
 
 
 @pytest.mark.parametrize("width", NARROW)
-@pytest.mark.parametrize("beats", (1, 7, *long(2)))
+@pytest.mark.parametrize("beats", (1, 2, 7))
 def test_packets_follow_each_other_without_a_gap(width, beats):
     rng = random.Random(width)
     packets = [make_packet(rng, beats * width // 8 - n % 3) for n in range(2000 // beats)]
@@ -183,7 +176,7 @@ def test_packets_follow_each_other_without_a_gap(width, beats):
 
 
 @pytest.mark.parametrize("width", NARROW)
-@pytest.mark.parametrize("beats", (1, 3, *long(2, 64)))
+@pytest.mark.parametrize("beats", (1, 2, 3, 64))
 def test_a_queue_that_is_not_read_holds_its_size_and_drops_the_rest(width, beats):
     octets = width // 8
     depth = OCTETS // octets

@@ -9,7 +9,7 @@ import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.dma.read import ReadDma
 from ddp_rnic.hdl.lib.testing import decoded, numbered, octets_of, send, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import few, long
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import WIDTHS
 
 
@@ -208,12 +208,13 @@ def check(jobs, heads, packets, *, failed=()):
     assert next(packets, None) is None
 
 
-@pytest.mark.parametrize("width, latency, mixed, share", few(
-    [(width, *bus) for width in WIDTHS for bus in ((1, 0.0, 0.0), (60, 1.0, 0.3))],
-    (64, 1, 0.0, 0.0), (512, 60, 1.0, 0.3)))
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("latency", "mixed", "share"), [(1, 0.0, 0.0), (60, 1.0, 0.3)], ids=["at once", "mixed"]
+)
 def test_every_octet_of_every_piece(width, latency, mixed, share):
     rng = random.Random(width)
-    jobs = random_jobs(rng, 40)
+    jobs = random_jobs(rng, 60)
     bus = Bus(width, latency=latency, mixed=mixed, stall=share)
     heads, packets, _ = read_all(width, jobs, bus, stall=share)
     check(jobs, heads, packets)
@@ -269,7 +270,7 @@ def test_a_refused_segment_leaves_no_octet_and_costs_its_room_only_while_it_is_r
 @pytest.mark.parametrize("width", [64, *long(512)])
 def test_segments_as_long_as_the_ring(width):
     rng = random.Random(5)
-    jobs = [Job(rng.randbytes(14), [(rng.randrange(1 << 30), 4096 - 14)], tag) for tag in range(2)]
+    jobs = [Job(rng.randbytes(14), [(rng.randrange(1 << 30), 4096 - 14)], tag) for tag in range(3)]
     heads, packets, _ = read_all(width, jobs, Bus(width), octets=4096)
     check(jobs, heads, packets)
 
@@ -290,7 +291,7 @@ def test_bursts_end_at_4_kib_and_touch_no_octet_outside(width):
     assert not bus.bursts
 
 
-@pytest.mark.parametrize("width", [64, *long(512)])
+@pytest.mark.parametrize("width", [64, 512])
 @pytest.mark.parametrize("offset", [5, *long(0)])
 def test_one_beat_per_cycle_without_a_bubble(width, offset):
     """A segment takes as many cycles as it has beats on the bus or in the packet."""
@@ -306,7 +307,7 @@ def test_one_beat_per_cycle_without_a_bubble(width, offset):
     assert cycles == max(read, sent)
 
 
-@pytest.mark.parametrize("width", [64, *long(512)])
+@pytest.mark.parametrize("width", [64, 512])
 def test_latency(width):
     bus = Bus(width)
     job = Job(bytes(14), [(0x1000, 2)], 1)

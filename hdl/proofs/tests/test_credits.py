@@ -15,6 +15,8 @@ def test_no_more_credits_are_taken_than_there_are(lag):
     harness = Credited(Credits(LIMIT, lag=lag))
     proof = induction(harness, depth=harness.depth)
     assert proof.status == "PASS", proof.log
+    proof = covers(Credited(Credits(LIMIT, lag=lag), lemmas=False), depth=LIMIT + 4 + lag)
+    assert proof.status == "PASS", proof.log
 
 
 @bugs(
@@ -29,15 +31,3 @@ def test_a_counter_that_errs_is_caught(lag, old, new):
     bug = planted("lib.credits", old, new)
     proof = bounded(Credited(bug.Credits(LIMIT, lag=lag), lemmas=False), depth=16)
     assert proof.status == "FAIL", proof.log
-
-
-# That the planted bugs are caught shows in each run that the theorems are not empty.
-@pytest.mark.long
-@pytest.mark.parametrize("harness, depth", [
-    (lambda: Credited(Credits(LIMIT, lag=0), lemmas=False), LIMIT + 4 + 0),
-    (lambda: Credited(Credits(LIMIT, lag=4), lemmas=False), LIMIT + 4 + 4),
-    (lambda: Credited(Credits(LIMIT, lag=1), lemmas=False), LIMIT + 4 + 1),
-])
-def test_what_the_theorems_speak_of_happens(harness, depth):
-    proof = covers(harness(), depth=depth)
-    assert proof.status == "PASS", proof.log

@@ -11,8 +11,7 @@ from ddp_rnic.hdl.sctp.window import Window
 SIZE = {"streams": 2, "window": 4}
 
 
-# The planted bug of each run is found in cycle 8.
-@pytest.mark.parametrize("depth", [10, *long(Taken.DEPTH)])
+@pytest.mark.parametrize("depth", [12, *long(Taken.DEPTH)])
 def test_the_next_ddp_ssn_of_a_stream_is_taken(depth):
     proof = bounded(Taken(Window(**SIZE)), depth=depth)
     assert proof.status == "PASS", proof.log

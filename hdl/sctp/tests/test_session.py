@@ -277,10 +277,6 @@ def test_segments_may_follow_the_accept_in_the_next_cycle():
     assert [record[1] for record in bench.records] == list(range(8)) and not bench.events
 
 
-#: How often a session is opened and ended there.
-SESSIONS = 3
-
-
 @pytest.mark.parametrize("answer", [ACCEPT, REJECT, *long(TERMINATE)])
 def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
     """RFC 5041 section 5.3: placement in any order, but only in an established session; RFC 5043
@@ -289,7 +285,7 @@ def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
     accepted = answer is ACCEPT
 
     async def testbench(ctx):
-        for round_ in range(SESSIONS):
+        for round_ in range(5):
             await bench.tell(ctx, 1, Function.INITIATE)
             early = [(2, SEGMENT), (4, SEGMENT), (2, SEGMENT), (5, TERMINATE)]
             tsns = [10 * round_ + 10 + ssn for ssn, _ in early]
@@ -313,14 +309,13 @@ def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
 
     bench.run(testbench)
     if accepted:
-        assert [ssn for _, ssn, _ in bench.records] == list(range(6)) * SESSIONS
-        assert not bench.events
+        assert [ssn for _, ssn, _ in bench.records] == list(range(6)) * 5 and not bench.events
     else:
-        assert bench.records == [(1, 0, answer)] * SESSIONS
-        assert bench.events == [(1, Reason.SEQUENCE, State.CLOSED)] * SESSIONS
+        assert bench.records == [(1, 0, answer)] * 5
+        assert bench.events == [(1, Reason.SEQUENCE, State.CLOSED)] * 5
 
 
-@pytest.mark.parametrize("ssns", [(0, 1), *long(((1, 2),), ((5, 5),))])
+@pytest.mark.parametrize("ssns", [(0, 1), (1, 2), (5, 5)])
 def test_segments_without_a_session_are_illegal_once_and_then_silent(ssns):
     bench = Bench()
 
@@ -426,7 +421,7 @@ def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items)
 
 
 @pytest.mark.parametrize(
-    "function", [Function.ABORT, *long(Function.INITIATE, Function.FORGET)])
+    "function", [Function.ABORT, Function.INITIATE, *long(Function.FORGET)])
 def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     bench = Bench(delay=40)
 
@@ -535,7 +530,7 @@ def test_nothing_of_an_aborted_session_is_in_one_of_the_next_forty():
     assert [record[1] for record in bench.records] == [0] * sessions + list(range(16))
 
 
-@pytest.mark.parametrize("opens", (open_passive, *long(open_active)))
+@pytest.mark.parametrize("opens", (open_passive, open_active))
 def test_what_comes_again_out_of_an_earlier_session_has_no_effect(opens):
     """Section 6.1: the DDP-SSN is reset to zero with each session; the TSN is not."""
     bench = Bench(delay=2)
@@ -660,7 +655,7 @@ def test_no_event_is_lost_and_nothing_taken_while_there_is_no_room():
         for _ in range(30):
             bench.offer(3, 0, INITIATE)
             bench.offer(3, 1, INVALID)
-        await bench.step(ctx, 1000)
+        await bench.step(ctx, 4000)
         assert len(bench.offers) > 20
         bench.held = False
 
@@ -785,7 +780,7 @@ def wire_of(rng, reference, wild):
 #: How many cycles delivery takes, how often messages come, and how often one is illegal.
 WAYS = [(*delivery, wild) for wild in (0.0, 0.15, 0.5)
         for delivery in ((0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3))]
-USUAL = [(7, 1.0, 0.5)]
+USUAL = [(2, 0.3, 0.0), (60, 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("delay, busy, wild", [

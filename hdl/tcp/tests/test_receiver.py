@@ -155,10 +155,10 @@ def fpdus(*lengths, markers=False):
 
 
 @pytest.mark.parametrize("width, seed", [
-    (64, 1), *long((64, 2), (128, 3), (256, 4), (512, 5))])
+    (64, 1), *long((64, 2)), (128, 3), (256, 4), (512, 5)])
 def test_frames_are_what_the_model_says(width, seed, pytestconfig):
     """Frames come one at a time, because the model acts without delay and the gateware does not."""
-    segments = 40 if pytestconfig.getoption("--long") else 12
+    segments = 40 if pytestconfig.getoption("--long") else 20
     played = scenario(
         random.Random(seed), connections=CONNECTIONS, window=WINDOW, segments=segments)
     bench = Bench(width)
@@ -223,7 +223,7 @@ def oddities(wire):
 
 
 @pytest.mark.parametrize("four", [True, False])
-def test_each_oddity_is_what_the_model_says(four, pytestconfig):
+def test_each_oddity_is_what_the_model_says(four):
     """Each frame would be taken without its oddity; some are taken with it."""
     end = connection()
     if not four:
@@ -233,12 +233,11 @@ def test_each_oddity_is_what_the_model_says(four, pytestconfig):
     wire = Wire(end.source, end.destination, end.source_port, end.destination_port, 0,
                 bytes(range(1, 22)))
     count, made = len(list(oddities(wire))), {}  # the frames of the present sequence number
-    step = 1 if pytestconfig.getoption("--long") else 2 if four else 3
     bench = Bench(64)
 
     async def testbench(ctx):
         await bench.connect(ctx, [end])
-        for number in range(0, count, step):
+        for number in range(count):
             # The first FPDU is long enough to contain all payload.
             payload = b"\x0f\xf0" + wire.payload[2:] if receiver.next(0) == 0 else wire.payload
             at = (end.sequence + receiver.next(0)) % 2**32
@@ -267,7 +266,7 @@ def test_nothing_waits_for_anything(stall):
     """
     ends = [connection(number, markers=number % 2) for number in range(CONNECTIONS)]
     rng = random.Random(1)
-    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(8)), markers=each.markers)
+    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(12)), markers=each.markers)
             for each in ends]
     left = []
     for end, packets in zip(ends, sent, strict=True):
@@ -299,7 +298,7 @@ def test_nothing_waits_for_anything(stall):
 
 @pytest.mark.parametrize("markers", [False, True])
 @pytest.mark.parametrize("lengths", [(502, 502, 14), (501, 498), (503, 14, 15)])
-@pytest.mark.parametrize("cut", [1, 512, *long(2, 4, 5, 6, 8)])
+@pytest.mark.parametrize("cut", [1, 4, 512, *long(2, 5, 6, 8)])
 def test_an_fpdu_is_cut_where_its_length_says(markers, lengths, cut):
     """Also if a marker follows immediately, and if only a part of the length has arrived, over old
     contents of the ring.
@@ -529,7 +528,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
     before the next but one has arrived, and the host can set up a connection without delay.
     """
     ends = [connection(number, markers=kind == "claim" and number) for number in range(16)]
-    good = fpdus(*[200] * 8)
+    good = fpdus(*[200] * 16)
     queues = []
     for end in ends[1:]:
         queues.append(list(segments(end, *bad_octets(kind))))

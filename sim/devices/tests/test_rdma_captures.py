@@ -38,17 +38,10 @@ pytestmark = pytest.mark.skipif(
     not TRUTH, reason="needs the captures of real stacks: shared/captures beside the project"
 )
 DEVICES = {"receives": RnicConfig(), "sends": RnicConfig(transmit=True, responder=True)}
-#: The captures that the sending device plays in each run.
-SENT = ("mixed", "err_bounds")
 each_capture = pytest.mark.parametrize(
     "path, config",
     [
-        pytest.param(
-            path,
-            config,
-            id=f"{path.parts[-3]}-{path.name.split('.')[0]}-{device}",
-            marks=[pytest.mark.long] * (device == "sends" and path.name.split(".")[0] not in SENT),
-        )  # fmt: skip
+        pytest.param(path, config, id=f"{path.parts[-3]}-{path.name.split('.')[0]}-{device}")
         for path in TRUTH
         for device, config in DEVICES.items()
     ],

@@ -419,7 +419,8 @@ def counting(first: int, count: int) -> bytes:
 
 #: How frames arrive in each run.
 USUAL = [
-    ("compiled", 512, EVERY_STALL),
+    ("compiled", 64, EVERY_STALL),
+    ("compiled", 512, UNSTALLED),
     ("cocotb", 64, UNSTALLED),
 ]
 

@@ -68,11 +68,7 @@ def model_fpdus(path: Path) -> tuple[Counter[int], int, int]:
     return lengths, good, bad
 
 
-def test_fpdus_and_crcs_are_wiresharks(mpa_capture: Path, pytestconfig: pytest.Config) -> None:
-    if not pytestconfig.getoption("--long") and mpa_capture != min(
-        mpa_capture.parent.glob(f"*{mpa_capture.suffix}")
-    ):
-        pytest.skip("the first capture of its folder is enough: pytest --long")
+def test_fpdus_and_crcs_are_wiresharks(mpa_capture: Path) -> None:
     if mpa_capture.name in NOT_CONFORMANT:
         pytest.skip("its markers are not those of RFC 5044")
     got = model_fpdus(mpa_capture)

@@ -101,13 +101,9 @@ NAMED = NAMES or ["absent"]
 #: A simulator with places for items out of order takes minutes to build, as does one of 512 bits.
 LARGE = ["lossreorder"]
 RUNS = [
+    *((name, None) for name in NAMED),
     *((name, 64) for name in NAMED if name not in LARGE),
-    *((name, None) for name in LARGE),
-    *long(
-        *((name, None) for name in NAMED if name not in LARGE),
-        *((name, 64) for name in LARGE),
-        *((name, 512) for name in NAMED),
-    ),
+    *long(*((name, 64) for name in LARGE), *((name, 512) for name in NAMED)),
 ]
 
 
@@ -196,9 +192,9 @@ def test_frames_in_any_order_leave_the_same() -> None:
     played = traffic("tworounds")
     derived = derive_all(played)
     plans, _ = plan(played, derived.regions, RnicConfig(), derived.ends)
-    tally = shuffle.run(load("compiled"), plans, range(4), seed=1)
-    assert tally.differences == () and tally.ways == 4
-    assert tally.frames > 4 * sum(
+    tally = shuffle.run(load("compiled"), plans, range(8), seed=1)
+    assert tally.differences == () and tally.ways == 8
+    assert tally.frames > 8 * sum(
         isinstance(operation, Frame) for each in plans for operation in each.operations
     )
 
@@ -228,7 +224,7 @@ def nearby(
     return came
 
 
-@pytest.mark.parametrize("width", [64, *long(None, 128, 256, 512)])
+@pytest.mark.parametrize("width", [None, 64, *long(128, 256, 512)])
 def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
     """RFC 9260 section 6.2: "The dropped DATA chunk(s) MUST NOT be included in the SACK chunk, as
     they were not accepted".
@@ -268,7 +264,7 @@ CASE_STATUSES = {
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="needs shared/cases beside the project")
-@pytest.mark.parametrize("width", [64, *long(None)])
+@pytest.mark.parametrize("width", [None, 64])
 @pytest.mark.parametrize("name", CASE_STATUSES)
 def test_cases_of_sessions_end_as_the_rfc_says(name: str, width: int | None) -> None:
     capture = read_capture(CASES / f"{name}.pcap")

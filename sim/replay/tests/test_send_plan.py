@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -50,8 +49,7 @@ ENGINE = CompiledEngine()
 STALLS = Stalls(
     source=0.3, write=0.3, response=0.3, exceptions=0.3, response_latency=50, seed=3
 )  # fmt: skip
-#: A simulator of 512 bits that sends takes minutes to build.
-ORDINARY = (64, *long(512))
+ORDINARY = (64, 512)
 
 
 @cache
@@ -62,7 +60,7 @@ def captured() -> list[Traffic]:
 @pytest.mark.skipif(not KERNELS, reason="needs the captures of real stacks beside the project")
 @pytest.mark.parametrize(
     "width",
-    [64, *long(*WIDTHS[1:])],
+    [pytest.param(width, marks=() if width in ORDINARY else pytest.mark.long) for width in WIDTHS],
 )
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
@@ -78,7 +76,7 @@ def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> N
 @pytest.mark.skipif(not KERNELS_SCTP, reason="needs the captures of real stacks beside the project")
 @pytest.mark.parametrize(
     "width",
-    [64, *long(*WIDTHS[1:])],
+    [pytest.param(width, marks=() if width == 64 else pytest.mark.long) for width in WIDTHS],
 )
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_over_sctp_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import LONGEST_BODY, MOST_PRIVATE
@@ -40,7 +39,7 @@ from ddp_rnic.sim.replay.tests.test_send_plan import OTHER, RINGS, SIZE, STAG, S
 from ddp_rnic.sim.replay.tests.test_send_plan import Device as Rings
 
 #: The simulator of 512 bits takes two minutes to build.
-ORDINARY = (64, *long(512))
+ORDINARY = (64, pytest.param(512, marks=pytest.mark.long))
 #: Base-2 logarithm of the entries of a ring.
 ENTRIES = 8
 #: The streams of the tests: their association and their SCTP stream.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
 from pathlib import Path
 
 import pytest
-from ddp_rnic.hdl.lib.tests.long import few, long
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     BASE_OR_BOUNDS,
@@ -48,9 +46,8 @@ def test_a_workload_reads_the_same_from_its_file(tmp_path: Path) -> None:
     assert not read.notes
 
 
-@pytest.mark.parametrize(
-    "seed, derived", few(product(range(1, 5), (False, True)), (1, False), (2, True))
-)
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_memory_is_what_the_senders_know_it_must_be(seed: int, derived: bool) -> None:
     workload = generate(seed)
     traffic = traffic_of(workload.capture())
@@ -103,7 +100,7 @@ def test_a_workload_has_every_kind_of_stream() -> None:
     assert any(":" in stream.source.address for stream in streams)
 
 
-@pytest.mark.parametrize("seed", [1, *long(2, 3, 4)])
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_messages_are_received_as_they_were_sent(seed: int) -> None:
     workload = generate(seed)
     traffic = traffic_of(workload.capture())

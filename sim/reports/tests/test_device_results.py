@@ -370,13 +370,7 @@ def test_a_board_without_room_for_any_workload_is_refused_with_the_reason(
         assert "the board has 4096 octets of memory, but this needs" in result.stderr
 
 
-@pytest.mark.parametrize(
-    "board",
-    [
-        pytest.param(board, id=name, marks=[pytest.mark.long] * ("-" in name))
-        for name, board in BOARDS.items()
-    ],
-)
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_every_board_has_room_for_a_workload(board: Any) -> None:
     """Uses the facts that a host knows of a board: the RNIC's capabilities, memory, and TCP's."""
     has = board.config

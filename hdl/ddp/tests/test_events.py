@@ -7,7 +7,6 @@ import pytest
 from amaranth.hdl import ResetInserter, Signal
 from ddp_rnic.hdl.ddp.events import Events
 from ddp_rnic.hdl.lib.testing import Offer, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 
@@ -71,9 +70,8 @@ def run(streams, *, raises, reads, cycles=800, relaxed=False, seed=1):
 
 
 @pytest.mark.parametrize("streams, raises, reads", [
-    (2, 0.9, 0.1), (16, 1.0, 1.0), (64, 1.0, 0.1),
-    *long((2, 1.0, 1.0), (16, 1.0, 0.1), (16, 0.2, 0.15)),
-])
+    (2, 1.0, 1.0), (2, 0.9, 0.1), (16, 1.0, 1.0), (16, 1.0, 0.1), (16, 0.2, 0.15), (64, 1.0, 0.1),
+])  # fmt: skip
 def test_every_event_comes_once_in_order_and_its_stream_is_known(streams, raises, reads):
     number, most = run(streams, raises=raises, reads=reads)
     assert number >= 60

@@ -1,7 +1,6 @@
 """Tests the two parts of a revocation: the fence and the sweep."""
 
 import random
-from itertools import product
 
 import pytest
 from amaranth import Module
@@ -9,15 +8,13 @@ from amaranth.lib import wiring
 from ddp_rnic.hdl.ddp.fence import Fence, Sweep
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.lib.testing import simulate
-from ddp_rnic.hdl.lib.tests.long import few
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 MODULUS = 1 << 16
 
 
-@pytest.mark.parametrize("settle, begin", few(
-    product((0, 1, 9), (0, MODULUS // 2 - 50, MODULUS - 50)),
-    (0, 0), (1, MODULUS // 2 - 50), (9, MODULUS - 50)))
+@pytest.mark.parametrize("begin", (0, MODULUS // 2 - 50, MODULUS - 50))
+@pytest.mark.parametrize("settle", (0, 1, 9))
 def test_the_fence_waits_for_all_that_was_issued_and_for_no_more(settle, begin):
     seed = random.getrandbits(32)
     print(f"seed {seed}")

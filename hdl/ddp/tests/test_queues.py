@@ -1,14 +1,13 @@
 """Tests the completion queues against a host that keeps all their rings, some of them badly."""
 
 import random
-from itertools import product
 
 import pytest
 from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.queues import CompletionQueues
 from ddp_rnic.hdl.ddp.room import queues_of
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import NARROW, few, long
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Kind, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -201,8 +200,8 @@ SIDES = ({}, {"stalls": {"aw": 0.5, "w": 0.3}}, {"answer": 0.7, "latency": 20},
          {"idle": 0.6}, {"stalls": {"overran": 0.9}})
 
 
-@pytest.mark.parametrize("width, sides", few(
-    product(WIDTHS, SIDES), *product((64,), SIDES[1:4]), (512, SIDES[4])))
+@pytest.mark.parametrize("sides", SIDES, ids=lambda sides: "-".join(sides) or "none")
+@pytest.mark.parametrize("width", WIDTHS)
 def test_each_queue_gets_its_entries_in_order_whatever_the_others_do(width, sides):
     # Queue 0 is never taken, queue 1 seldom; queues 2 and 3 hold all that comes. Stream 7 has a
     # queue that was never enabled.
@@ -228,7 +227,7 @@ def test_each_queue_gets_its_entries_in_order_whatever_the_others_do(width, side
     assert not written_of(bench, 7)
 
 
-@pytest.mark.parametrize("width", (64, *long(512)))
+@pytest.mark.parametrize("width", (64, 512))
 def test_random_streams_overrun_and_restart(width):
     """A cleared stream continues; its entries before and after that are in order."""
     seed = random.getrandbits(32)
@@ -246,7 +245,8 @@ def test_random_streams_overrun_and_restart(width):
     assert bench.longest < 40
 
 
-@pytest.mark.parametrize("width, streams", few(product(WIDTHS, (1, 4)), (64, 1), (512, 4)))
+@pytest.mark.parametrize("streams", (1, 4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_an_entry_each_few_cycles_also_of_one_queue(width, streams):
     entries = [entry_of(number, number % streams) for number in range(80)]
     bench = play(width, entries, dict.fromkeys(range(4), 10), binding=(0, 1, 2, 3, 0, 0, 0, 0))
@@ -265,7 +265,7 @@ def test_latency_is_what_the_docstring_says(width):
         assert bench.shown[name] == [given + cycles], name
 
 
-@pytest.mark.parametrize("size", (1, 3, *long(2)))
+@pytest.mark.parametrize("size", (1, 2, 3))
 @pytest.mark.parametrize("width", NARROW)
 def test_a_ring_goes_round_with_its_phase(width, size):
     entries = [entry_of(number, number % 8) for number in range(40)]
@@ -499,7 +499,7 @@ def test_the_owners_queue_has_room_for_all_that_comes_after_it_says_no(width):
     simulate(dut, bench)
 
 
-@pytest.mark.parametrize("consumer", (1, MODULUS // 2, MODULUS - 5, *long(5, 30000)))
+@pytest.mark.parametrize("consumer", (1, 5, 30000, MODULUS // 2, MODULUS - 5))
 def test_a_consumer_that_is_out_of_place_gets_nothing(consumer):
     dut = shared(CompletionQueues, config_of(64))
     host = Host(64, {0: 2, 1: 2})

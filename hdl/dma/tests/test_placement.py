@@ -258,7 +258,7 @@ def random_pieces(rng, octets, count, longest):
         yield rng.randrange(RING), length, rng.randrange(octets)
 
 
-@pytest.mark.parametrize("width", NARROW)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_every_alignment_and_short_length_at_full_rate(width):
     octets = width // 8
     rng = random.Random(width)
@@ -322,7 +322,7 @@ def test_a_long_segment_carries_into_the_upper_half_of_the_address(width, length
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("seed", [0, *long(1, 2, 3)])
+@pytest.mark.parametrize("seed", [0, 1, *long(2, 3)])
 def test_random_traffic_under_stalls(width, seed):
     seed = seed * 1000 + width
     print(f"{seed=}")

@@ -29,10 +29,8 @@ class Loop(wiring.Component):
         return m
 
 
-@pytest.mark.parametrize("clock, baud, skew", [
-    (62_500_000, 1_000_000, 1.03), (900, 100, 0.97), (1007, 100, 0.97), (1007, 100, 1.03),
-    *long((62_500_000, 1_000_000, 0.97), (62_500_000, 1_000_000, 1.0), (900, 100, 1.0),
-          (900, 100, 1.03), (1007, 100, 1.0))])
+@pytest.mark.parametrize(("clock", "baud"), [(62_500_000, 1_000_000), (900, 100), (1007, 100)])
+@pytest.mark.parametrize("skew", [0.97, 1.0, 1.03])
 def test_octets_pass_at_rates_that_differ(clock, baud, skew):
     dut = shared(Loop, clock=clock, baud=baud, skew=skew)
     octets = bytes([0, 255, 0x55, 0xAA]) + random.Random(1).randbytes(12)

@@ -12,12 +12,5 @@ def long(*values):
     ]
 
 
-def few(rows, *usual):
-    """Returns parameters: those of ``rows`` that are not ``usual`` need ``--long``."""
-    return [*usual, *long(*(row for row in rows if row not in usual))]
-
-
 #: For tests that only repeat at 512 bits what another test of the same block shows there.
 NARROW = [WIDTHS[0], *long(*WIDTHS[1:])]
-#: For tests that only repeat at 64 bits what another test of the same block shows there.
-WIDE = [*long(*WIDTHS[:-1]), WIDTHS[-1]]

@@ -1,18 +1,16 @@
 """Tests the table of counts against counting in Python."""
 
 import random
-from itertools import product
 
 import pytest
 from ddp_rnic.hdl.lib.counts import CountTable
 from ddp_rnic.hdl.lib.testing import simulate
-from ddp_rnic.hdl.lib.tests.long import few
 
 MODULUS = 1 << 16
 
 
-@pytest.mark.parametrize("share, depth", few(
-    product((1.0, 0.5, 0.1), (2, 4, 32)), (1.0, 2), (0.1, 4), (0.5, 32)))
+@pytest.mark.parametrize("depth", (2, 4, 32))
+@pytest.mark.parametrize("share", (1.0, 0.5, 0.1))
 def test_each_look_up_sees_all_that_was_added_before(depth, share):
     seed = random.getrandbits(32)
     print(f"seed {seed}")

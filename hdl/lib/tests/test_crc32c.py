@@ -1,13 +1,13 @@
 """Tests CRC32C against the vectors of RFC 3720 B.4 and against google-crc32c."""
 
 import random
-from itertools import accumulate, count, product
+from itertools import accumulate, count
 
 import google_crc32c
 import pytest
 from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice, differences
 from ddp_rnic.hdl.lib.testing import beats_of, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import NARROW, WIDE, few
+from ddp_rnic.hdl.lib.tests.long import NARROW, long
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -128,7 +128,7 @@ def test_the_reference_gives_the_published_vectors(name):
     assert google_crc32c.value(packet) == crc
 
 
-@pytest.mark.parametrize("width", NARROW)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_stream_gives_the_published_vectors(width):
     packets = [packet for packet, _ in RFC_3720.values()]
     dut = shared(Crc32cStream, width)
@@ -136,11 +136,8 @@ def test_a_stream_gives_the_published_vectors(width):
     check(dut, [beat for it in packets for beat in beats_and_ends(it, width // 8)])
 
 
-#: Widths, and the octets at which a packet may begin.
-GRANULES = few(product(WIDTHS, (1, 4)), (64, 1), (512, 4))
-
-
-@pytest.mark.parametrize("width, granule", GRANULES)
+@pytest.mark.parametrize("granule", (1, 4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_packets_back_to_back_give_the_published_vectors(width, granule):
     packets = [packet for packet, _ in RFC_3720.values()]
     dut = shared(Crc32c, width, granule=granule)
@@ -148,7 +145,8 @@ def test_packets_back_to_back_give_the_published_vectors(width, granule):
     check(dut, slices_of(packets, width // 8, granule))
 
 
-@pytest.mark.parametrize("width, idle", few(product(WIDTHS, (0.0, 0.4)), (64, 0.0), (512, 0.4)))
+@pytest.mark.parametrize("idle", (0.0, 0.4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_stream_takes_packets_of_every_length(width, idle):
     n = width // 8
     rng = seeded()
@@ -158,10 +156,9 @@ def test_a_stream_takes_packets_of_every_length(width, idle):
     check(shared(Crc32cStream, width), beats, idle=idle, rng=rng)
 
 
-@pytest.mark.parametrize("width, granule, idle", few(
-    [(width, *kind) for width in WIDTHS
-     for kind in ((1, 0.4), (4, 0.0), (1, 0.0), (2, 0.4), (4, 0.4))],
-    (64, 1, 0.4), (512, 4, 0.0)))
+@pytest.mark.parametrize(
+    "granule, idle", [(1, 0.4), (4, 0.0), *long((1, 0.0), (2, 0.4), (4, 0.4))])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_packets_end_and_begin_anywhere(width, granule, idle):
     k = width // 8 // granule
     rng = seeded()
@@ -220,7 +217,8 @@ def test_differences_of_the_last_octets_change_one_bit_of_a_register(width):
     assert {(kind, 1 << bit) for kind in ("state", "result") for bit in range(32)} <= shown
 
 
-@pytest.mark.parametrize("width, granule", GRANULES)
+@pytest.mark.parametrize("granule", (1, 4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_two_packets_end_with_the_data_of_one_slice(width, granule):
     """The second packet is the tail; the next slice begins a packet, by ``first`` or ``open``."""
     k = width // 8 // granule
@@ -239,7 +237,8 @@ def test_two_packets_end_with_the_data_of_one_slice(width, granule):
     check(shared(Crc32c, width, granule=granule), inputs)
 
 
-@pytest.mark.parametrize("width, granule", GRANULES)
+@pytest.mark.parametrize("granule", (1, 4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_tail_alone_ends_with_the_data(width, granule):
     """No packet was open; an open packet without an end is forgotten when the next one begins."""
     k = width // 8 // granule
@@ -255,7 +254,8 @@ def test_a_tail_alone_ends_with_the_data(width, granule):
     check(shared(Crc32c, width, granule=granule), inputs)
 
 
-@pytest.mark.parametrize("width, granule", GRANULES)
+@pytest.mark.parametrize("granule", (1, 4))
+@pytest.mark.parametrize("width", WIDTHS)
 def test_octets_outside_of_a_packet_do_not_count(width, granule):
     """Every octet before ``lo``, after ``cut`` and after ``end`` is noise."""
     k = width // 8 // granule
@@ -271,7 +271,7 @@ def test_octets_outside_of_a_packet_do_not_count(width, granule):
     check(shared(Crc32c, width, granule=granule), inputs)
 
 
-@pytest.mark.parametrize("width", WIDE)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_long_packet(width):
     rng = seeded()
     packets = [rng.randbytes(length) for length in (9000, 64, 4096)]

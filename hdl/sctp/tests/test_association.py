@@ -4,7 +4,6 @@ import random
 
 import pytest
 from ddp_rnic.hdl.lib.testing import shared, simulate
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.association import AssociationTable
 from ddp_rnic.hdl.sctp.frame import Kind
@@ -52,7 +51,7 @@ FAMILIES = {
 BASE = AssociationKey(0x0100070A, 0x0200070A, 5000, 5001, 0x12345678, False)
 
 
-@pytest.mark.parametrize("associations, width", ((2, 7), (17, 9), *long((16, 7), (1024, 9))))
+@pytest.mark.parametrize("associations, width", ((2, 7), (16, 7), (17, 9), (1024, 9)))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_keys_of_any_family_spread_over_both_ways(family, associations, width):
     assert slot_bits(associations) == width
@@ -144,7 +143,7 @@ def in_turn(lookups, words, rng):
                 rng.random() < 0.5) else None  # fmt: skip
 
 
-@pytest.mark.parametrize("words", (2, *long(1, 4)))
+@pytest.mark.parametrize("words", (1, 2, 4))
 def test_a_packet_finds_its_association_and_no_other(words):
     rng = random.Random(11)
     keys = [draw(rng) for _ in range(60)] + [BASE._replace(tag=n) for n in range(4)]
@@ -192,7 +191,7 @@ def test_an_entry_that_is_in_both_ways_is_found_once(words):
     assert (result.found, result.association, result.first, result.streams) == (1, 45, 135, 145)
 
 
-@pytest.mark.parametrize("words", (4, *long(1, 2)))
+@pytest.mark.parametrize("words", (1, 2, 4))
 def test_every_bit_of_a_key_counts(words):
     key = draw(random.Random(2), v6=True)
     lookups = []
@@ -235,13 +234,13 @@ def found_while_written(words, entries):
     return found
 
 
-@pytest.mark.parametrize("words", (1, *long(2, 4)))
+@pytest.mark.parametrize("words", (1, 2, 4))
 def test_from_which_cycle_on_a_write_counts(words):
     assert found_while_written(words, ((), ())) == {
         late: 2 if late < 2 - words else 0 if late <= words else 1 for late in range(-6, 7)}
 
 
-@pytest.mark.parametrize("words", (4, *long(2)))
+@pytest.mark.parametrize("words", (2, 4))
 @pytest.mark.parametrize("entries", ((("tag",), ("source",)), (("source",), ("tag",))))
 def test_words_of_two_entries_are_not_taken_for_one(words, entries):
     # One entry differs from the wanted key in the first word, the other in the last.

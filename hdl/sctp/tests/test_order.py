@@ -145,7 +145,8 @@ def run_items(items, **options):
     return bench.run(testbench)
 
 
-@pytest.mark.parametrize("window, delay", [(16, 0), (4, 50), *long((4, 0), (16, 50))])
+@pytest.mark.parametrize("window", (4, 16))
+@pytest.mark.parametrize("delay", (0, 50))
 def test_items_in_order_leave_one_per_cycle_however_long_they_take(window, delay):
     bench = run_items([(2, ssn) for ssn in range(90)], window=window, delay=delay)
     assert bench.verdict() == [FRESH] * 90
@@ -173,7 +174,7 @@ def test_a_repeated_item_is_a_duplicate_at_any_distance(gap):
     assert bench.verdict()[-4:] == [DUPLICATE] * 4
 
 
-@pytest.mark.parametrize("gap", [0, 1, 4, 9, *long(2, 3, *range(5, 9))])
+@pytest.mark.parametrize("gap", range(10))
 @pytest.mark.parametrize("ssn", (0, 1, 5))
 def test_another_item_with_a_ddp_ssn_that_was_used_ends_the_session(gap, ssn):
     """RFC 5043 section 6: the DDP-SSNs of a session "MUST NOT have any gaps", and section 6.2 has
@@ -267,7 +268,7 @@ def test_a_run_after_a_gap_leaves_in_every_second_cycle_while_others_go_on():
     assert sum(times[0] <= cycle <= times[-1] for cycle in others) >= 12
 
 
-@pytest.mark.parametrize("window", (4, *long(8)))
+@pytest.mark.parametrize("window", (4, 8))
 def test_what_follows_a_filled_gap_in_the_next_cycles_waits_until_those_before_it_have_left(window):
     bench = Bench(window=window)
 
@@ -284,9 +285,9 @@ def test_what_follows_a_filled_gap_in_the_next_cycles_waits_until_those_before_i
 @pytest.mark.parametrize(
     ("window", "give", "finish", "take", "delay"),
     [
-        (4, 0.7, 0.7, 0.7, 4),
+        (4, 0.7, 0.7, 0.7, 4), (16, 1, 1, 1, 0),
         *long(
-            (16, 1, 1, 1, 0), (4, 1, 1, 1, 0), (16, 0.7, 0.7, 0.7, 4),
+            (4, 1, 1, 1, 0), (16, 0.7, 0.7, 0.7, 4),
             *((window, *gaps) for window in (4, 16)
               for gaps in ((1, 1, 1, 9), (1, 0.5, 1, 20), (1, 1, 0.4, 2))),
         ),
@@ -341,7 +342,7 @@ def test_all_leave_in_order_and_once(give, finish, take, delay, window):
         assert bench.delivered(stream) == list(range(total)), f"stream {stream}"
 
 
-@pytest.mark.parametrize("window", (4, *long(16)))
+@pytest.mark.parametrize("window", (4, 16))
 def test_what_is_shuffled_within_the_window_is_never_outside(window):
     """Each item is less than the window ahead of the first missing one. A gap is found a number of
     cycles after the one before was filled: one for each item between them, and a few more."""
@@ -371,7 +372,7 @@ def test_what_is_shuffled_within_the_window_is_never_outside(window):
         assert bench.delivered(stream) == list(range(total)), f"stream {stream}"
 
 
-@pytest.mark.parametrize("window", [4, *long(16, 64)])
+@pytest.mark.parametrize("window", [4, 16, *long(64)])
 def test_what_comes_backwards_in_runs_is_never_outside(window):
     """Seven cycles apart: the last item of a run leaves no gap, and the next run begins."""
     bench = Bench(window=window, delay=30)
@@ -516,7 +517,7 @@ def test_the_final_item_is_reported_in_its_order(ssns):
 
 
 @pytest.mark.parametrize("ssns", [(1, 2, 3), (3, 1, 2), (2, 3, 1), (3, 2, 1), (1, 3, 2)])
-@pytest.mark.parametrize("pause", (0, 4, 40, *long(1, 5, 6)))
+@pytest.mark.parametrize("pause", (0, 1, 4, 5, 6, 40))
 def test_what_follows_the_final_item_is_illegal_in_whatever_order_they_come(ssns, pause):
     """RFC 5043 section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream
     Terminate": the Terminate is DDP-SSN 2, and 3 must not be."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import dpkt
 
@@ -24,7 +22,7 @@ GUEST_MAC = _GUEST_MAC.hex(":")
 _LONGEST = 1 << 16
 
 
-class Ethernet:
+class Ethernet(AbstractContextManager["Ethernet"]):
     """This machine's station on the guest's Ethernet. ``with`` frees it.
 
     It answers ARP, and carries TCP segments in frames. Frames that the guest does not take are
@@ -45,15 +43,7 @@ class Ethernet:
         self._socket.setblocking(False)
         self._socket.bind(str(self._here))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     @property
@@ -71,10 +61,13 @@ class Ethernet:
         self._send(dpkt.ethernet.ETH_TYPE_IP, packet)
 
     def receive(self) -> Iterator[dpkt.tcp.TCP]:
-        """Yields the guest's segments that have come."""
+        """Yields the guest's segments that have come. Frames that cannot be read are dropped."""
         with suppress(BlockingIOError):
-            while frame := self._socket.recv(_LONGEST):
-                found = dpkt.ethernet.Ethernet(frame).data
+            while True:
+                try:
+                    found = dpkt.ethernet.Ethernet(self._socket.recv(_LONGEST)).data
+                except dpkt.UnpackError:
+                    continue
                 if isinstance(found, dpkt.arp.ARP):
                     self._answer(found)
                 elif isinstance(found, dpkt.ip.IP) and isinstance(found.data, dpkt.tcp.TCP):

@@ -128,6 +128,8 @@ def test_the_guest_gets_this_side_s_address(cable: tuple[Ethernet, Ethernet]) ->
     asked = dpkt.arp.ARP(
         sha=b"\x02" * 6, spa=socket.inet_aton("10.0.3.15"), tpa=socket.inet_aton("10.0.3.2")
     )
+    for frame in (b"", b"short", bytes(12) + b"\x08\x00\x45"):
+        there._socket.sendto(frame, str(there._there))
     there._send(dpkt.ethernet.ETH_TYPE_ARP, asked)
     assert [*here.receive()] == []
     answer = dpkt.ethernet.Ethernet(there._socket.recv(2000)).data

@@ -8,7 +8,6 @@ import asyncio
 import random
 import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -174,14 +173,15 @@ class Good:
 
     def __init__(self) -> None:
         self.done = False
-        #: When each message had come back, in seconds of this process: other processes do not
-        #: count.
-        self._times: list[float] = []
+        #: When each message had come back, in cycles of the device, which do not depend on how
+        #: busy the machine is.
+        self._times: list[int] = []
         self._attacked = 0  # how many messages came back before the attacks
 
     async def ping(self, pd: PD, port: int) -> None:
         """Sends messages that come back, until the others are done."""
-        buffer = bytearray(BUFFER)
+        buffer, device = bytearray(BUFFER), pd.context.transport
+        assert isinstance(device, SimTransport)
         async with await connect(pd, HOST, port, b"good") as endpoint:
             while not self.done:
                 endpoint.qp.post_recv(buffer, wr_id="back")
@@ -190,7 +190,7 @@ class Good:
                 while not any(wc.wr_id == "back" for wc in await endpoint.wait(10)):
                     pass
                 assert buffer == message
-                self._times.append(time.process_time())
+                self._times.append(device.cycle)
 
     async def alone(self) -> None:
         """Gives the peer some time before the attacks."""

@@ -2,13 +2,14 @@
 
 from amaranth import *
 from amaranth.hdl import Cover
+from amaranth.lib import data
 
 from ..dma.pages import PAGE_SHIFTS
 from ..send.runs import RUN
 from ..spec.config import RnicConfig
 from .harness import Harness, if_
 
-__all__ = ["CONFIG", "MarkerParts", "PageParts", "RingRuns"]
+__all__ = ["CONFIG", "MarkerParts", "Marked", "PageParts", "RingRuns"]
 
 CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, pages=16)
 
@@ -100,16 +101,33 @@ def data_of(signal, like):
     return like.shape()(signal)
 
 
+class Marked(data.StructLayout):
+    """Adds to a placement a member that PageCut passes along, as it does those it does not know.
+
+    Members
+    -------
+    mark : 2
+        The placement is followed (1), or comes before (0) or after (2) the one that is.
+    """
+
+    def __init__(self, placement):
+        super().__init__({**placement.members, "mark": 2})
+
+
 class PageParts(Harness):
     """Proves that PageCut splits a placement into pieces that are its octets, in order.
 
-    Each piece is in one page, at the position of its linear address; their lengths add up to the
-    length of the placement.
+    The first piece begins with the placement's first octet, each other piece where the one before
+    it ended, and their lengths add up to its length. All of them come after the pieces of the
+    placements before it, and before those of the placements after it. Each piece is in one page, at
+    the position of its linear address. The page is one that the table showed in its slot since the
+    placement came, whatever the table shows at other times. Only the last piece of a placement that
+    ends its segment ends it.
 
-    Any one placement and any one slot of the page table are followed. Assumes that the contents of
-    that slot are constant and aligned to the page, and that placements are input while ``ready``.
-    Bounded: it holds for the first ``DEPTH`` cycles, in which a placement passes in up to three
-    pieces, after no more than one other, and with any placements after it.
+    Any one placement and any one slot of the page table are followed; :class:`Marked` is the layout
+    of the placements. Assumes that pages are aligned to their size, and that placements are input
+    while ``ready``. Bounded: it holds for the first ``DEPTH`` cycles, in which the placement passes
+    in up to three pieces, with any placements before and after it.
     """
 
     DEPTH = 15
@@ -118,56 +136,56 @@ class PageParts(Harness):
         dut = self.dut
         whole, pages = dut.i.payload.placement, dut.i.payload.pages
         piece = dut.o.payload
+        members = whole.shape().members
+        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready) | self.past(dut.ready, 2)))
+
+        followed, kept, code = Signal(), Signal.like(whole), Signal.like(pages)
+        takes, came = dut.i.valid & (whole.mark == 1), Signal(3)
+        self.assume(if_(dut.i.valid, Mux(followed, whole.mark == 2, whole.mark < 2)))
+        with m.If(dut.i.valid):
+            m.d.sync += came.eq(came | (1 << whole.mark))
+        with m.If(takes):
+            m.d.sync += [followed.eq(1), kept.eq(whole), code.eq(pages)]
+        done, begun, ended = Signal.like(whole.length), Signal(), Signal()
+        mine, total = dut.o.valid & (piece.mark == 1), Signal(len(done) + 1)
+        m.d.comb += total.eq(done + piece.length)
+        with m.If(mine):
+            m.d.sync += [done.eq(total), begun.eq(1), ended.eq(total == kept.length)]
+        self.always(if_(dut.o.valid, self.past(dut.go)), "only after go")
+        self.always(if_(dut.o.valid, came.bit_select(piece.mark, 1)), "of a placement that came")
+        self.always(if_(dut.o.valid & (piece.mark == 0), ~begun), "after those before")
+        self.always(if_(dut.o.valid & (piece.mark == 2), ended), "before those after")
+        self.always(if_(mine, ~ended & (total <= kept.length)), "within the placement")
+        self.always(if_(mine & (kept.length != 0), piece.length != 0), "no empty piece")
+        self.always(if_(mine, piece.last == (kept.last & (total == kept.length))), "up to its end")
+        for name in members:
+            if name not in ("start", "length", "address", "last", "release"):
+                self.always(if_(mine, piece[name] == kept[name]), f"as it came: {name}")
+        if "start" in members:
+            start = (kept.start + done)[: len(kept.start)]
+            self.always(if_(mine, piece.start == start), "the octets of that place")
+        m.d.comb += Cover(mine & (total == kept.length) & (done > 4096), "three pieces")
+
+        paged = mine & (code != 0) & ~kept.exception & (kept.length != 0)
+        contiguous = mine & ~paged
+        self.always(if_(contiguous, piece.address == kept.address), "contiguous as it came")
+        self.always(if_(contiguous, piece.length == kept.length), "whole")
+        linear, mask = Signal(64), Signal(22)
+        last = PAGE_SHIFTS[-1]
+        shift = Mux(code > len(PAGE_SHIFTS), last, LOW - 1 + code)[:5]
+        m.d.comb += [linear.eq(kept.address + done), mask.eq((1 << shift) - 1)]
         slot = self.any(dut.index.shape(), name="slot", constant=True)
         at = self.any(52, name="at", constant=True)
-        asked = self.past(dut.index == slot, 2)
-        self.assume(if_(asked, dut.page.address == at))
-        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready) | self.past(dut.ready, 2)))
-        self.assume(if_(dut.i.valid, whole.last & (pages <= len(PAGE_SHIFTS))))
-
-        # Placements inside; ``ahead`` of them precede the one that is followed.
-        count, ahead = Signal(6), Signal(6)
-        followed, kept, code = Signal(), Signal.like(whole), Signal.like(pages)
-        mark = self.any(1, name="mark")
-        ends = dut.o.valid & piece.last
-        m.d.sync += count.eq(count + dut.i.valid - ends)
-        done = Signal.like(whole.length)
-        mine = followed & (ahead == 0) & dut.o.valid
-        with m.If(~followed):
-            m.d.sync += [
-                followed.eq(dut.i.valid & mark & (count <= 1)), kept.eq(whole), code.eq(pages),
-                ahead.eq(count - ends), done.eq(0),
-            ]
-        with m.Else():
-            with m.If(ends):
-                m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
-            with m.If(mine):
-                m.d.sync += done.eq(done + piece.length)
-
-        paged = (code != 0) & ~kept.exception & (kept.length != 0)
-        linear, shift = Signal(64), Signal(5)
-        m.d.comb += [linear.eq(kept.address + done), shift.eq(LOW - 1 + code)]
-        mask = Signal(22)
-        m.d.comb += mask.eq((1 << shift) - 1)
-        self.assume(if_(followed & paged, (at & (mask >> LOW)) == 0))
-        offset = linear[:22] & mask
-        number = Signal(slot.shape())
+        offset, number, shown = linear[:22] & mask, Signal(slot.shape()), Signal()
         m.d.comb += number.eq(linear >> shift)
-        self.always(if_(dut.o.valid, self.past(dut.go)), "only after go")
-        self.always(if_(dut.o.valid, count != 0), "of a placement that came")
-        self.always(if_(mine & ~paged, piece.address == kept.address), "contiguous as it came")
-        self.always(if_(mine & ~paged, piece.last & (piece.length == kept.length)), "whole")
-        self.always(if_(mine & paged, offset + piece.length <= mask + 1), "in one page")
-        here = mine & paged & (number == slot)
-        self.always(if_(here, piece.address == Cat(C(0, LOW), at) + offset), "in its page")
-        total = done + piece.length
-        self.always(if_(mine & piece.last, total == kept.length), "up to its end")
-        self.always(if_(mine & ~piece.last, total < kept.length), "and no further")
-        self.always(if_(mine & (kept.length != 0), piece.length != 0), "no empty piece")
-        self.always(if_(mine, piece.exception == kept.exception), "an exception or not")
-        start = (kept.start + done)[: len(kept.start)]
-        self.always(if_(mine, piece.start == start), "the octets of that place")
-        m.d.comb += Cover(mine & piece.last & (done > 4096), "three pieces")
+        asked = self.past((dut.index == slot) & followed, 2)
+        self.assume(if_(asked, (dut.page.address & (mask >> LOW)) == 0))
+        with m.If(asked & (dut.page.address == at)):
+            m.d.sync += shown.eq(1)
+        self.always(if_(paged, offset + piece.length <= mask + 1), "in one page")
+        self.always(if_(paged, piece.address[:LOW] == offset[:LOW]), "its place in the page")
+        here = paged & (number == slot) & (piece.address == (Cat(C(0, LOW), at) + offset)[:64])
+        self.always(if_(here, shown), "in a page that was shown")
 
 
 LOW = PAGE_SHIFTS[0]

@@ -3,7 +3,7 @@
 import pytest
 from ddp_rnic.hdl.ddp.stag import StagEntry
 from ddp_rnic.hdl.ddp.untagged import UntaggedCheck
-from ddp_rnic.hdl.dma.jobs import JobMaker
+from ddp_rnic.hdl.dma.jobs import JobMaker, Placement
 from ddp_rnic.hdl.dma.pages import PageCut
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.dma.slots import Align
@@ -16,6 +16,9 @@ from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 from ddp_rnic.hdl.send.runs import Runs
 
 LONG = pytest.mark.long
+
+#: The layout of a placement of the receiving side.
+PLACEMENT = cuts.Marked(Placement(cuts.CONFIG))
 
 
 def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
@@ -108,14 +111,14 @@ def test_a_part_that_overlaps_is_caught():
 
 @pytest.mark.parametrize("depth", [13, *long(cuts.PageParts.DEPTH)])
 def test_the_pieces_in_pages_are_the_placement(depth):
-    proof = bounded(cuts.PageParts(PageCut(cuts.CONFIG)), depth=depth)
+    proof = bounded(cuts.PageParts(PageCut(cuts.CONFIG, PLACEMENT)), depth=depth)
     assert proof.status == "PASS", proof.log
 
 
 @LONG
 def test_pieces_in_pages_are_reached():
     harness = cuts.PageParts
-    proof = covers(harness(PageCut(cuts.CONFIG)), depth=harness.DEPTH)
+    proof = covers(harness(PageCut(cuts.CONFIG, PLACEMENT)), depth=harness.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
@@ -128,7 +131,7 @@ def test_pieces_in_pages_are_reached():
 )
 def test_a_piece_in_the_wrong_place_is_caught(old, new):
     bug = planted("dma.pages", old, new)
-    harness = cuts.PageParts(bug.PageCut(cuts.CONFIG), lemmas=False)
+    harness = cuts.PageParts(bug.PageCut(cuts.CONFIG, PLACEMENT), lemmas=False)
     proof = bounded(harness, depth=harness.DEPTH)
     assert proof.status == "FAIL", proof.log
 

@@ -215,7 +215,9 @@ class SentCompletions(wiring.Component):
         m.submodules.accounts = accounts = StepTable(account, streams, reads=1, few=FEW)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
-        blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))
+        blocked = Signal(queues)
+        swept = Signal(range(streams))
+        left = Signal(range(streams + 1))
         sweeping = Signal()  # streams are left for a sweep
         sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
         finish = stream.Signature(range(streams)).create(path=("finish",))
@@ -266,7 +268,8 @@ class SentCompletions(wiring.Component):
         message = delayed(m, 3, self.i.payload, "message")
         released = delayed(m, 3, self.released.payload, "released")
         bound_3 = delayed(m, 3, bound, "bound")
-        reported, done = Signal(3), Signal(16)  # by the reporter
+        reported = Signal(3)  # by the reporter
+        done = Signal(16)  # the same
         now, becomes = accounts.found, accounts.becomes
         m.d.sync += under_way.eq(Cat(takes, under_way))
         m.d.comb += becomes.eq(now)

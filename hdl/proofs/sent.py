@@ -251,7 +251,7 @@ class Completed(Harness):
         return Mux(writes, kind, 0)
 
     def _owed(self, facts, message, behind, reported, told, written):
-        """States what is owed, and where the message that is followed stands."""
+        """States which completions are owed, and where the message that is followed stands."""
         account, bound, owes, good = self.account, self.bound, self.account.owes, self.good
         self.lemma(if_((owes[0] | account.silent) & ~written[0], reported < good), "a success")
         self.lemma(if_(~owes[0], account.silent | (reported >= good)), "none is owed")

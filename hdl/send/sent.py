@@ -215,8 +215,7 @@ class SentCompletions(wiring.Component):
         m.submodules.accounts = accounts = StepTable(account, streams, reads=1, few=FEW)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
-        blocked = Signal(queues)
-        swept = Signal(range(streams))
+        blocked, swept = Signal(queues, name="blocked"), Signal(range(streams), name="swept")
         left = Signal(range(streams + 1))
         sweeping = Signal()  # streams are left for a sweep
         sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
@@ -268,8 +267,7 @@ class SentCompletions(wiring.Component):
         message = delayed(m, 3, self.i.payload, "message")
         released = delayed(m, 3, self.released.payload, "released")
         bound_3 = delayed(m, 3, bound, "bound")
-        reported = Signal(3)  # by the reporter
-        done = Signal(16)  # the same
+        reported, done = Signal(3, name="reported"), Signal(16, name="done")  # by the reporter
         now, becomes = accounts.found, accounts.becomes
         m.d.sync += under_way.eq(Cat(takes, under_way))
         m.d.comb += becomes.eq(now)

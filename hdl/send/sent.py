@@ -216,8 +216,7 @@ class SentCompletions(wiring.Component):
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept = Signal(queues, name="blocked"), Signal(range(streams), name="swept")
-        left = Signal(range(streams + 1))
-        sweeping = Signal()  # streams are left for a sweep
+        left, sweeping = Signal(range(streams + 1), name="left"), Signal(name="sweeping")
         sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
         finish = stream.Signature(range(streams)).create(path=("finish",))
 

@@ -215,8 +215,8 @@ class SentCompletions(wiring.Component):
         m.submodules.accounts = accounts = StepTable(account, streams, reads=1, few=FEW)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
-        blocked, swept, left = Signal(queues), Signal(range(streams)), Signal(range(streams + 1))
-        sweeping = Signal()  # streams are left for a sweep
+        blocked, swept = Signal(queues, name="blocked"), Signal(range(streams), name="swept")
+        left, sweeping = Signal(range(streams + 1), name="left"), Signal(name="sweeping")
         sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
         finish = stream.Signature(range(streams)).create(path=("finish",))
 
@@ -266,7 +266,7 @@ class SentCompletions(wiring.Component):
         message = delayed(m, 3, self.i.payload, "message")
         released = delayed(m, 3, self.released.payload, "released")
         bound_3 = delayed(m, 3, bound, "bound")
-        reported, done = Signal(3), Signal(16)  # by the reporter
+        reported, done = Signal(3, name="reported"), Signal(16, name="done")  # by the reporter
         now, becomes = accounts.found, accounts.becomes
         m.d.sync += under_way.eq(Cat(takes, under_way))
         m.d.comb += becomes.eq(now)

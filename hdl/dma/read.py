@@ -280,8 +280,7 @@ class ReadBursts(wiring.Component):
         boundary = shape.lane + shape.burst
         piece, place = self.i.payload, self.places.payload
         first = Signal(init=1)
-        room = Signal()
-        valid = Signal(2)
+        room, valid = Signal(name="room"), Signal(2, name="valid")
         # Where the next octets of the segment go.
         at, octet = Signal(shape.octet_bits), Signal(shape.octet_bits)
         # Stage n's registers are named with n.
@@ -341,7 +340,7 @@ class ReadBursts(wiring.Component):
         wiring.connect(m, stage.o, wiring.flipped(self.ar))
         wiring.connect(m, wiring.flipped(self.returned), free.i)
         # IDs that were never in use come from a counter, the others from the queue of free ones.
-        fresh, old = Signal(range(shape.reads)), Signal()
+        fresh, old = Signal(range(shape.reads), name="fresh"), Signal(name="old")
         issues, skips, number = Signal(), Signal(), Signal(shape.id_bits)
         m.d.comb += [
             issues.eq(sequencer.valid & ~body.none),

@@ -19,7 +19,8 @@ from .harness import Harness, if_
 from .parts import Permitted
 from .streams import items, stored
 
-__all__ = ["BusyCut", "Checking", "Cutting", "Drained", "Finished", "Issued", "Returned", "SHAPE"]
+__all__ = ["BusyCut", "Checking", "Cutting", "Drained", "Finished", "Issued", "Owned", "Returned",
+           "SHAPE"]
 
 #: The smallest DMA engine.
 SHAPE = Shape(64, reads=2, octets=64, segments=4, inline=0)
@@ -239,8 +240,8 @@ class Drained(Harness):
     allows. Assumes that a piece and its bursts report the epoch in which the piece was taken
     (:class:`Issued`, :class:`Returned`); that a burst is issued while its piece is cut, in the
     cycle of ``done`` at the latest, and answered after that; that fewer than 64 pieces are inside;
-    and that at most ``LATENCY`` bursts are not answered yet whose IDs are free again. By induction
-    of depth 1.
+    and that at most ``LATENCY`` more bursts than there are IDs are issued and not answered, because
+    each has an ID of its own (:class:`Owned`) until its last beat comes. By induction of depth 1.
     """
 
     def rules(self, m):
@@ -347,6 +348,46 @@ class Issued(Harness):
         self.lemma(ready == (~steps.busy | (goes & steps.last)), "the next one is taken")
         self.lemma(if_(inside["room"], waiting <= half), "half of the queue was free")
         self.lemma(waiting + under[0] + under[1] <= half + 3, "room for all of them")
+
+
+class Owned(Harness):
+    """Proves that a burst is issued with an ID that no other burst has.
+
+    A burst has its ID until this returns. Assumes that only such an ID returns. By induction of
+    depth 1.
+    """
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        issues, number, back = inside["issues"], inside["number"], dut.returned
+        owned = Signal(dut.shape.reads)
+        self.assume(if_(back.valid, owned.bit_select(back.payload, 1)))
+        with m.If(issues):
+            m.d.sync += owned.bit_select(number, 1).eq(1)
+        with m.If(back.valid):
+            m.d.sync += owned.bit_select(back.payload, 1).eq(0)
+        self.always(if_(issues, ~owned.bit_select(number, 1)), "an ID of its own")
+        m.d.comb += Cover(issues & owned.any() & inside["old"], "an ID is used again")
+
+        # An ID is owned, or waits, or was never used.
+        free, fresh, old = inside.component("free"), inside["fresh"], inside["old"]
+        count = items(m, free)
+        first = stored(self, m, "free.", count, free.depth)
+        for each in range(dut.shape.reads):
+            places = owned[each] + (~old & (fresh <= each))
+            for slot in range(free.depth):
+                row = Const(slot, len(first))
+                waits = ((row - first)[:len(first)] < count) & (
+                    inside.row("free.storage", row) == each)
+                places = places + waits
+            self.lemma(places == 1, "in one place")
+        used, limit = inside["credits.used"], dut.shape.reads
+        total = sum((owned[each] for each in range(limit)), C(0))
+        self.lemma(used == total + inside["returned_0"], "each has a credit")
+        self.lemma(used <= limit, "no more than there are")
+        self.lemma(inside["credits.free"] == (used != limit), "one is free")
+        self.lemma(inside["credits.one"] == (used == limit - 1), "exactly one is free")
+        self.lemma(if_(inside["sequencer.goes"], used != limit), "an ID for each burst")
 
 
 class Returned(Harness):

@@ -16,6 +16,7 @@ from ddp_rnic.hdl.proofs.reading import (
     Drained,
     Finished,
     Issued,
+    Owned,
     Returned,
 )
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
@@ -39,9 +40,10 @@ def checks(old="", new=""):
         (Cutting, lambda: PageCut(CONFIG, _Read()), 1),
         (Drained, lambda: ReadFence(SHAPE), 1),
         (Issued, lambda: ReadBursts(SHAPE), Issued.DEPTH),
+        (Owned, lambda: ReadBursts(SHAPE), 1),
         (Returned, lambda: BeatPlacer(SHAPE, BEAT), Returned.DEPTH),
     ],
-    ids=["fence", "checks", "cutter", "engine", "bursts", "beats"],
+    ids=["fence", "checks", "cutter", "engine", "bursts", "IDs", "beats"],
 )
 def test_a_fence_waits_for_all_that_was_looked_up(harness, block, depth):
     proof = induction(harness(block()), depth=depth)
@@ -114,6 +116,19 @@ def test_a_fence_of_the_engine_that_ends_too_soon_is_caught(old, new):
 def test_a_burst_of_another_epoch_is_caught(old, new):
     bug = planted("dma.read", old, new)
     proof = bounded(Issued(bug.ReadBursts(SHAPE), lemmas=False), depth=12)
+    assert proof.status == "FAIL", proof.log
+
+
+@bugs(
+    "old, new",
+    ("credits.take.eq(issues)", "credits.take.eq(issues & sequencer.last)"),
+    ("free.o.ready.eq(issues & old)", "free.o.ready.eq(0)"),
+    ("old.eq(fresh == shape.reads - 1)", "old.eq(0)"),
+    ids=["credit", "twice", "counter"],
+)
+def test_an_id_that_two_bursts_have_is_caught(old, new):
+    bug = planted("dma.read", old, new)
+    proof = bounded(Owned(bug.ReadBursts(SHAPE), lemmas=False), depth=20)
     assert proof.status == "FAIL", proof.log
 
 

@@ -55,8 +55,8 @@ class Finished(Harness):
     These are the reads of all parts that were taken for the checks in the cycle of ``fence`` or
     before. ``fencing`` is high from the next cycle on, and until each of them was answered.
 
-    The blocks beside the fence are modelled: any one part is taken while ``hold`` is low, and stays
-    in the checks for any time. Any one of its pieces is taken by the DMA engine in that time, and
+    The blocks beside the fence are modelled: any one part is taken, at any time, and stays in the
+    checks for any time. Any one of its pieces is taken by the DMA engine in that time, and
     answered at any time after that. Assumes that ``checking`` is high in the cycle after one in
     which the part is taken or inside, and that ``reading`` is high from the cycle after ``drain``
     until the piece is answered, if the piece was taken in the cycle of ``drain`` or before. By
@@ -71,9 +71,7 @@ class Finished(Harness):
         begins, moves = Signal(), Signal()
         m.d.comb += [begins.eq(takes & mark & ~followed), moves.eq(inside & reads & ~read)]
         was = self.past(begins | inside)
-        self.assume(if_(takes, ~dut.hold))
         self.assume(if_(was, dut.checking))
-        # The part ends with a piece, if it has any.
         waits, asked, covered = Signal(), Signal(), Signal()
         with m.If(begins):
             m.d.sync += [followed.eq(1), inside.eq(1), read.eq(0), covered.eq(dut.fence)]

@@ -200,7 +200,9 @@ class ReadFence(wiring.Component):
         idle = Signal(2)  # of each epoch
         for epoch in range(2):
             pieces = Signal(range(4 * QUEUE), name=f"pieces{epoch}")
-            bursts = Signal(range(self.shape.reads + 1), name=f"bursts{epoch}")
+            # A burst counts until it is answered; another one has its ID some cycles earlier.
+            bursts = Signal(
+                range(self.shape.reads + BeatPlacer.LATENCY + 1), name=f"bursts{epoch}")
             mine = self.epoch == epoch
             counted(m, pieces, self.taken & mine, self.done.valid & (self.done.epoch == epoch))
             counted(m, bursts, self.issued.valid & (self.issued.epoch == epoch),
@@ -278,12 +280,13 @@ class ReadBursts(wiring.Component):
         boundary = shape.lane + shape.burst
         piece, place = self.i.payload, self.places.payload
         first = Signal(init=1)
-        room, valid = Signal(), Signal(2)
+        room, valid = Signal(name="room"), Signal(2, name="valid")
         # Where the next octets of the segment go.
         at, octet = Signal(shape.octet_bits), Signal(shape.octet_bits)
         # Stage n's registers are named with n.
         address1, less1 = Signal(64, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
-        body1, body2 = Signal(_Body(shape), reset_less=True), Signal(_Body(shape), reset_less=True)
+        body1 = Signal(_Body(shape), reset_less=True)
+        body2 = Signal(_Body(shape), reset_less=True)
         reach2 = Signal(LENGTH_BITS + 1, reset_less=True)
         takes = self.i.valid & self.i.ready
         m.d.comb += [
@@ -337,7 +340,7 @@ class ReadBursts(wiring.Component):
         wiring.connect(m, stage.o, wiring.flipped(self.ar))
         wiring.connect(m, wiring.flipped(self.returned), free.i)
         # IDs that were never in use come from a counter, the others from the queue of free ones.
-        fresh, old = Signal(range(shape.reads)), Signal()
+        fresh, old = Signal(range(shape.reads), name="fresh"), Signal(name="old")
         issues, skips, number = Signal(), Signal(), Signal(shape.id_bits)
         m.d.comb += [
             issues.eq(sequencer.valid & ~body.none),

@@ -22,6 +22,7 @@ from ..lib.stream import Store, counted
 from .checks import PartCheck
 from .credit import CreditLimit
 from .departure import Departure
+from .fence import SendFence
 from .repeats import Repeats
 from .rings import RingReader
 from .scheduler import Scheduler
@@ -232,17 +233,13 @@ class DataSource(wiring.Component):
         wiring.connect(m, join.bus, wiring.flipped(self.bus))
 
     def _fence(self, m, check, dma):
-        """Adds the fence: the DMA engine first takes the parts that saw the former entry."""
-        waits, drains, again = Signal(), Signal(3), Signal()
+        """Connects the fence with the blocks that it waits for."""
+        m.submodules.fence = fence = SendFence()
         m.d.comb += [
-            check.hold.eq(waits),
-            dma.fence.eq(waits & drains.all() & ~check.busy),
-            self.fencing.eq(waits | again | dma.fencing),
+            fence.fence.eq(self.fence),
+            self.fencing.eq(fence.fencing),
+            check.hold.eq(fence.hold),
+            fence.checking.eq(check.busy),
+            dma.fence.eq(fence.drain),
+            fence.reading.eq(dma.fencing),
         ]
-        with m.If(self.fence):
-            m.d.sync += [waits.eq(1), drains.eq(0)]
-        with m.Elif(waits):
-            m.d.sync += drains.eq(Cat(C(1, 1), drains))
-            with m.If(dma.fence):
-                m.d.sync += waits.eq(0)
-        m.d.sync += again.eq(dma.fence)

@@ -369,3 +369,29 @@ def test_a_fence_waits_for_the_pieces_before_it_and_for_nothing_else(width):
         assert await ends(ctx), "the later fence waits for a piece after it"
 
     simulate(dut, bench)
+
+
+@pytest.mark.parametrize("reads", [2, 4])
+def test_a_fence_waits_for_bursts_that_use_an_id_again_at_once(reads):
+    """The bus answers ``reads`` bursts in as many cycles, and none of those that follow."""
+    dut = shared(ReadDma, 64, reads=reads)
+    pieces = [
+        {"address": 0x1000 * n, "length": 8, "last": n == 2 * reads - 1} for n in range(2 * reads)
+    ]
+
+    async def bench(ctx):
+        ctx.set(dut.bus.ar.ready, 1)
+        await send(ctx, dut.segments, [{"length": 16 * reads, "tag": 0}])
+        await send(ctx, dut.pieces, pieces)
+        ctx.set(dut.fence, 1)
+        await ctx.tick()
+        ctx.set(dut.fence, 0)
+        await ctx.tick().repeat(12)
+        await send(ctx, dut.bus.r, [{"id": n, "last": 1} for n in range(reads)])
+        await ctx.tick().repeat(24)
+        assert ctx.get(dut.fencing), "the fence does not wait for the later bursts"
+        await send(ctx, dut.bus.r, [{"id": n, "last": 1} for n in range(reads)])
+        await ctx.tick().repeat(12)
+        assert not ctx.get(dut.fencing)
+
+    simulate(dut, bench)

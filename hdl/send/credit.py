@@ -18,7 +18,7 @@ PLENTY = 15
 def enough(octets, markers):
     """Returns two numbers of words whose sum is enough for an FPDU with a ULPDU of ``octets``.
 
-    Without markers, the FPDU has exactly these. With markers, it may have up to four fewer.
+    Without markers, the FPDU has exactly these. With markers, it may have up to three fewer.
     """
     return (octets + Mux(markers, 21, 9)) >> 2, Mux(markers, (octets + 9) >> 9, 0)
 
@@ -162,7 +162,7 @@ class CreditAccounts(wiring.Component):
         cuts, ends = delayed(m, 2, self.cuts, "cuts"), delayed(m, 2, self.ends, "ends")
         begins = delayed(m, 3, self.begins, "begins")
         turn = delayed(m, 3, turns.o.payload, "turn")
-        running, now = Signal(_Found()), Signal(_Found())
+        running, now = Signal(_Found(), name="running"), Signal(_Found())
         becomes, opens = Signal(_Position()), self.set.payload
         saved = Signal()
         m.d.comb += [

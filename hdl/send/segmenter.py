@@ -284,7 +284,8 @@ class Cutter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        now, valid, fresh = Signal(_Prepared(self.streams)), Signal(), Signal(2)
+        now, valid = Signal(_Prepared(self.streams), name="now"), Signal(name="valid")
+        fresh = Signal(2)
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
         skips, stops, leaves, takes, wrong = (Signal() for _ in range(5))
@@ -395,7 +396,7 @@ class Cutter(wiring.Component):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         left, markers, limited, failed, sctp = (
             Signal(bits, name=name) for name, bits in (
-                ("left", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
+                ("credit", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         # Words of a segment that is cut, as two numbers that are added up one cycle later.
         words = data.StructLayout({"plain": 15, "marked": 8})
         whole, rest = Signal(words), Signal(words)

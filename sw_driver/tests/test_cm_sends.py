@@ -398,10 +398,10 @@ def test_reads_that_were_asked_for_before_a_graceful_end_are_answered(pd: PD, le
             assert half is not None and half.responder is not None
             while half.responder.asked() < 3:
                 await asyncio.sleep(0.001)
-            ends = asyncio.create_task(server.disconnect())
+            ends = asyncio.create_task(server.disconnect(60))
             assert [wc.status for wc in await take(client, 3)][:3] == [GOOD] * 3
             assert all(sink == octets(length, 3) for sink in sinks)
-            await client.disconnect()
+            await client.disconnect(60)
             await ends
 
     run(test)

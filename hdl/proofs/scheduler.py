@@ -9,7 +9,7 @@ from .harness import Harness, if_
 __all__ = ["Short", "Woken"]
 
 
-def Short(shape, *, depth, relaxed=False):
+def Short(shape, *, depth, relaxed):
     """Replaces the scheduler's queue by one of four places, which is enough for two streams."""
     return Store(shape, depth=4)
 

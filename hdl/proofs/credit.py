@@ -12,7 +12,7 @@ from ..send.segmenter import SegmentTag
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
 from .harness import Harness, if_
 
-__all__ = ["Anything", "Looked", "Row", "Within"]
+__all__ = ["Anything", "Costs", "Counted", "Looked", "Row", "Within"]
 
 #: Words of an FPDU between two markers (RFC 5044 section 4.3).
 BETWEEN = 127

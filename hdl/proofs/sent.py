@@ -97,6 +97,8 @@ class Completed(Harness):
     DEPTH = 6
     #: The numbers of the reporter's states.
     IDLE, LOOK, FIND, ASK, FINISH, WAIT = range(6)
+    #: The number of the step that looks for streams whose queue has room again.
+    SWEEP = 3
 
     def __init__(self, component, *, lemmas=True, few=False):
         super().__init__(component, lemmas=lemmas)
@@ -186,7 +188,7 @@ class Completed(Harness):
         m.d.comb += [
             self.ends.eq(Cat(self.past(finishes, k) for k in (1, 2, 3)).any()),
             sweeps.eq(Cat(
-                steps[k] & (inside[f"op_{k}"] == 3) & (inside[f"number_{k}"] == self.stream)
+                steps[k] & (inside[f"op_{k}"] == self.SWEEP) & (inside[f"number_{k}"] == self.stream)
                 for k in range(3)).any()),
         ]
         self.works = named & (inside["fsm_state"] != self.IDLE)
@@ -257,7 +259,7 @@ class Completed(Harness):
         self.lemma(if_(~owes[0], account.silent | (reported >= good)), "none is owed")
         self.lemma(if_(account.silent & facts.failed, behind), "silent")
         self.lemma(if_(owes[1], facts.failed & (~told | written[1])), "the failure")
-        self.lemma(if_(facts.failed & ~told, owes[1]), "it is owed until it is told")
+        self.lemma(if_(facts.failed & ~told, owes[1]), "a failure is owed until it is reported")
         self.lemma(if_(owes[2], facts.failed & (facts.ended > facts.bad)
                        & (written[2] | (reported < facts.ended))), "flushed ones")
         self.lemma(if_(facts.failed & ~owes[2],

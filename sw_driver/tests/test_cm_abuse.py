@@ -8,8 +8,9 @@ import asyncio
 import random
 import socket
 import struct
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -173,9 +174,9 @@ class Good:
 
     def __init__(self) -> None:
         self.done = False
-        #: When each message had come back, in cycles of the device, which do not depend on how
-        #: busy the machine is.
-        self._times: list[int] = []
+        #: When each message had come back: in cycles of the device, which do not depend on how busy
+        #: the machine is, and in seconds of this process, which count the driver's work too.
+        self._times: list[tuple[int, float]] = []
         self._attacked = 0  # how many messages came back before the attacks
 
     async def ping(self, pd: PD, port: int) -> None:
@@ -190,7 +191,7 @@ class Good:
                 while not any(wc.wr_id == "back" for wc in await endpoint.wait(10)):
                     pass
                 assert buffer == message
-                self._times.append(device.cycle)
+                self._times.append((device.cycle, time.process_time()))
 
     async def alone(self) -> None:
         """Gives the peer some time before the attacks."""
@@ -199,9 +200,12 @@ class Good:
         self._attacked = len(self._times)
 
     @property
-    def share(self) -> float:
-        """The rate under attack divided by the rate alone."""
-        parts = self._times[: self._attacked], self._times[self._attacked - 1 :]
+    def shares(self) -> list[float]:
+        """The rate under attack divided by the rate alone, by cycles and by seconds."""
+        return [self._share(clock) for clock in zip(*self._times, strict=True)]
+
+    def _share(self, clock: Sequence[float]) -> float:
+        parts = clock[: self._attacked], clock[self._attacked - 1 :]
         alone, attacked = ((len(part) - 1) / (part[-1] - part[0]) for part in parts)
         return attacked / alone
 
@@ -306,7 +310,7 @@ def test_what_tcp_does_not_notice_ends_in_the_terminate_of_the_crc(
 def test_each_attack_has_its_terminate_and_a_good_peer_goes_on(context: Context) -> None:
     results: Counter[tuple[str, str]] = Counter()
 
-    async def main() -> float:
+    async def main() -> list[float]:
         with PD(context) as pd, pd.register(bytearray(REGION), ALL) as region:
             server, good = Server(pd), Good()
             async with Listener(pd) as listener, asyncio.TaskGroup() as group:
@@ -323,17 +327,18 @@ def test_each_attack_has_its_terminate_and_a_good_peer_goes_on(context: Context)
                 good.done = True
                 await pinging
                 listening.cancel()
-            return good.share
+            return good.shares
 
-    share = asyncio.run(main())
+    cycles, seconds = asyncio.run(main())
     assert results == Counter({(name, code): 2 for name, (_, code) in ATTACKS.items()})
-    # Attacks come one at a time: an even share is a half. This allows half of that.
-    assert share > 1 / 4
+    # Attacks come one at a time: an even share is a half. This allows half of that, and in seconds,
+    # which differ between machines, a quarter.
+    assert cycles > 1 / 4 and seconds > 1 / 8
     assert not context.streams and len(context.buffers) == context.capabilities.buffers
 
 
 def test_two_hundred_peers_at_once_are_served_or_refused(context: Context) -> None:
-    async def main() -> tuple[Counter[str], int, float]:
+    async def main() -> tuple[Counter[str], int, list[float]]:
         with PD(context) as pd, pd.register(bytearray(REGION), ALL) as region:
             server, good = Server(pd), Good()
             async with Listener(pd) as listener, asyncio.TaskGroup() as group:
@@ -352,11 +357,11 @@ def test_two_hundred_peers_at_once_are_served_or_refused(context: Context) -> No
                 for each in (*silent, listening):
                     each.cancel()
                 await asyncio.wait(silent)
-            return found, server.full, good.share
+            return found, server.full, good.shares
 
-    found, full, share = asyncio.run(main())
+    found, full, shares = asyncio.run(main())
     codes = {code for _, code in ATTACKS.values()}
     assert found.total() == 200 and set(found) <= {*codes, "rejected"} and found["rejected"] == full
     # This peer is one of 201, and gets at least an even share.
-    assert codes <= set(found) and share > 1 / 201
+    assert codes <= set(found) and min(shares) > 1 / 201
     assert not context.streams and len(context.buffers) == context.capabilities.buffers

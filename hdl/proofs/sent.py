@@ -188,7 +188,8 @@ class Completed(Harness):
         m.d.comb += [
             self.ends.eq(Cat(self.past(finishes, k) for k in (1, 2, 3)).any()),
             sweeps.eq(Cat(
-                steps[k] & (inside[f"op_{k}"] == self.SWEEP) & (inside[f"number_{k}"] == self.stream)
+                steps[k] & (inside[f"op_{k}"] == self.SWEEP)
+                & (inside[f"number_{k}"] == self.stream)
                 for k in range(3)).any()),
         ]
         self.works = named & (inside["fsm_state"] != self.IDLE)

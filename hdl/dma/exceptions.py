@@ -62,8 +62,8 @@ class Extent(wiring.Component):
         m.d.sync += [self.full.eq(filled), kept_full.eq(kept_full & ~self.free)]
         with m.If(self.put):
             m.d.sync += self.write.eq(following)
-        with m.If(self.put & self.keep):
-            m.d.sync += [self.kept.eq(following), kept_full.eq(filled)]
+            with m.If(self.keep):
+                m.d.sync += [self.kept.eq(following), kept_full.eq(filled)]
         with m.If(self.forget):
             m.d.sync += [self.write.eq(self.kept), self.full.eq(kept_full & ~self.free)]
         return m
@@ -123,15 +123,15 @@ class ExceptionQueue(wiring.Component):
             extent.keep.eq(last),
             extent.forget.eq(self.i.valid & drops),
         ]
-        m.d.sync += [
-            ring.write.valid.eq(extent.put),
-            ring.write.payload.address.eq(extent.write),
-            ring.write.payload.item.eq(self.i.payload),
-            more.eq(extent.put & last),
-            self.dropped.eq(extent.forget & last),
-        ]
+        m.d.sync += [ring.write.valid.eq(extent.put), more.eq(0), self.dropped.eq(0)]
         with m.If(self.i.valid):
-            m.d.sync += dropping.eq(drops & ~last)
+            m.d.sync += [
+                ring.write.payload.address.eq(extent.write),
+                ring.write.payload.item.eq(self.i.payload),
+                more.eq(~drops & last),
+                self.dropped.eq(drops & last),
+                dropping.eq(drops & ~last),
+            ]
 
         # Out: forward all kept beats.
         wiring.connect(m, ring.o, wiring.flipped(self.o))

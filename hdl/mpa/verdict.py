@@ -54,21 +54,24 @@ class Judge(wiring.Component):
                 Signal(name=f"valid{k}"),
                 Signal(Ending(self.config), name=f"ending{k}"),
             )
-            m.d.sync += [later_valid.eq(valid), later.eq(ending)]
+            m.d.sync += later_valid.eq(valid)
+            with m.If(valid):
+                m.d.sync += later.eq(ending)
             valid, ending = later_valid, later
         # Compared in two steps: each octet, then all of them.
         match = Signal(4)
         last_valid, last = Signal(), Signal(Ending(self.config))
-        m.d.sync += [
-            match.eq(
-                Cat(
-                    self.checksums.payload.crc.word_select(k, 8) == (RESIDUE >> 8 * k & 0xFF)
-                    for k in range(4)
-                )
-            ),
-            last_valid.eq(valid),
-            last.eq(ending),
-        ]
+        m.d.sync += last_valid.eq(valid)
+        with m.If(valid):
+            m.d.sync += [
+                match.eq(
+                    Cat(
+                        self.checksums.payload.crc.word_select(k, 8) == (RESIDUE >> 8 * k & 0xFF)
+                        for k in range(4)
+                    )
+                ),
+                last.eq(ending),
+            ]
         verdict = self.o.payload
         m.d.sync += [
             self.o.valid.eq(last_valid),

@@ -312,23 +312,22 @@ class _Headers(wiring.Component):
         m.d.comb += self.busy.eq(valid.any() | self.o.valid)
 
         # Shift the window, first by a multiple of four words, then by words. One word more than the
-        # header is kept, for the marker.
+        # header is kept, for the marker. Without a header nothing here switches.
         taken = HEADER_WORDS + 1
         coarse = Signal(32 * (taken + min(3, words - 1)))
         fine = Signal(2)
         exact = Signal(32 * taken, reset_less=True)
-        m.d.sync += [
-            coarse.eq(self.window >> (128 * self.cut[2:4])),
-            fine.eq(self.cut[:2]),
-            exact.eq(coarse >> (32 * fine)),
-            side[0].start.eq(self.beats * words + self.cut),
-            side[0].sequence.eq(self.position + self.cut),
-            side[0].stream.eq(self.stream),
-            side[0].markers.eq(self.markers),
-            side[0].oversize.eq(self.oversize),
-            side[1].eq(side[0]),
-            side[2].eq(side[1]),
-        ]
+        with m.If(self.valid):
+            m.d.sync += [
+                coarse.eq(self.window >> (128 * self.cut[2:4])),
+                fine.eq(self.cut[:2]),
+                side[0].start.eq(self.beats * words + self.cut),
+                side[0].sequence.eq(self.position + self.cut),
+                side[0].stream.eq(self.stream),
+                side[0].markers.eq(self.markers),
+                side[0].oversize.eq(self.oversize),
+            ]
+        m.d.sync += [exact.eq(coarse >> (32 * fine)), side[1].eq(side[0]), side[2].eq(side[1])]
 
         # Remove the marker, if it is at word j or before: markers are at the positions of the
         # stream that are multiples of 512 octets.

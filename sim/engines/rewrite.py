@@ -73,6 +73,8 @@ _SLEEPERS = (
 )
 #: A node of the syntax tree. Its type in pyslang does not know the attributes of its kind.
 _Node = Any
+#: The guards of a name that can always have an effect.
+_ALWAYS: frozenset[str] = frozenset()
 #: The names of these instances' modules begin with this prefix. Each instance has its own module.
 _ROOT = "\\rnic.rnic."
 
@@ -289,12 +291,14 @@ class _Module:
         )
 
     @cached_property
-    def needed(self) -> set[str]:
+    def needed(self) -> dict[str, frozenset[str]]:
         """The names that can change the module's state or outputs while it writes to no memory.
 
-        Names that only feed the address or data of a write are not among them.
+        Each name comes with its guards: while all of these are 0, the name has no effect. A name
+        without guards can always have one. Names that only feed the address or data of a write are
+        left out.
         """
-        pending = [name for name, _ in self._ports("output")]
+        pending = [(name, _ALWAYS) for name, _ in self._ports("output")]
         sources: dict[str, list[str]] = {}
         for node in self._statements["wires"]:
             for assignment in node.assignments:
@@ -302,21 +306,27 @@ class _Module:
                     sources.setdefault(target, []).extend(_names(assignment.right))
         for node in self._statements["clocked"]:
             only = _single_if(node.statement.statement)
-            if only is not None and _sets(only.statement) <= self._declared[1]:
-                pending += _names(only.predicate)
-            else:
-                pending += _names(node)
+            stores = only is not None and _sets(only.statement) <= self._declared[1]
+            pending += ((name, _ALWAYS) for name in _names(only.predicate if stores else node))
         for node in self._statements["logic"]:
-            pending += _names(node)
+            pending += _guarded(node)
         for part in self.parts:
+            inside = self._modules[part.module].needed
             for port, value in part.ports.items():
-                if port in self._modules[part.module].needed:
-                    pending += _names(value)
-        names: set[str] = set()
+                if port in inside:
+                    guards = [_bit(part.ports.get(guard)) for guard in inside[port]]
+                    known = frozenset(guard for guard in guards if guard is not None)
+                    guarded = known if len(known) == len(guards) else _ALWAYS
+                    pending += ((name, guarded) for name in _names(value))
+        names: dict[str, frozenset[str]] = {}
         while pending:
-            name = pending.pop()
-            names.add(name)
-            pending += sources.pop(name, ())
+            name, guards = pending.pop()
+            before = names.get(name)
+            if before is not None:
+                guards = before | guards if before and guards else _ALWAYS
+            if guards != before:
+                names[name] = guards
+                pending += ((source, guards) for source in sources.get(name, ()))
         return names
 
     def edited(self, edge: str, declared: str, added: str) -> Iterator[_Edit]:
@@ -349,9 +359,43 @@ def _single_if(statement: _Node) -> _Node | None:
     return statement if statement.statement.kind == SyntaxKind.ExpressionStatement else None
 
 
+def _bit(expression: _Node | None) -> str | None:
+    """Returns the text of a name or of one bit of it, or None for any other expression."""
+    wrappers = SyntaxKind.SimplePropertyExpr, SyntaxKind.SimpleSequenceExpr  # at ports
+    while expression is not None and expression.kind in wrappers:
+        expression = expression.expr
+    match expression and expression.kind:
+        case SyntaxKind.IdentifierName:
+            return _name(expression.identifier)
+        case SyntaxKind.IdentifierSelectName:
+            return str(expression).strip()
+    return None
+
+
+def _guarded(process: _Node) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yields all names in a process of logic, each with its guards (:attr:`_Module.needed`).
+
+    A guard is the condition of an ``if`` without ``else`` in the outermost block.
+    """
+    block = process.statement.statement
+    for node in block.items if block.kind == SyntaxKind.SequentialBlockStatement else [block]:
+        guards, inside = _ALWAYS, node
+        if node.kind == SyntaxKind.ConditionalStatement and node.elseClause is None:
+            guard = _bit(node.predicate.conditions[0].expr)
+            if guard is not None:
+                yield from ((name, _ALWAYS) for name in _names(node.predicate))
+                guards, inside = frozenset({guard}), node.statement
+        yield from ((name, guards) for name in _names(inside))
+
+
 def _sets(statement: _Node) -> set[str]:
     """Returns the names that a statement of one assignment sets."""
     return set(_targets(statement.expr.left))
+
+
+def _any(guards: frozenset[str]) -> str:
+    """Returns the beginning of an expression that is 0 while all guards are 0."""
+    return f"({' | '.join(sorted(guards))}) && " if guards else ""
 
 
 class _Kept:
@@ -401,9 +445,9 @@ def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterato
         wakes = ""
         if name == outside:
             changes = [
-                f"({port} != {kept.keep(port, size)})"
-                for port, size in module.inputs.items()
-                if port not in ("clk", "rst") and port in module.needed
+                f"({_any(guards)}({port} != {kept.keep(port, module.inputs[port])}))"
+                for port, guards in sorted(module.needed.items())
+                if port in module.inputs and port not in ("clk", "rst")
             ]
             stirs += changes
             wakes = (

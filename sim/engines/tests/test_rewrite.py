@@ -36,18 +36,36 @@ class Part(wiring.Component):
         return m
 
 
+class Latch(wiring.Component):
+    """A register with an enable: ``value`` has no effect while ``take`` is 0."""
+
+    def __init__(self) -> None:
+        super().__init__({"take": In(1), "value": In(8), "o": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        with m.If(self.take):
+            m.d.sync += self.o.eq(self.value + 1)
+        return m
+
+
 class Sleeper(wiring.Component):
     """Everything that a sleeper may have: ``go`` makes it work for a while without another input.
 
-    ``data`` is only stored. ``mask`` has a path to ``o`` without a register.
+    ``data`` is only stored. ``mask`` has a path to ``o`` without a register. ``value`` has an
+    effect only with ``take``, inside a part.
     """
 
     def __init__(self) -> None:
-        super().__init__({"go": In(1), "push": In(1), "data": In(8), "mask": In(8), "o": Out(32)})
+        super().__init__({
+            "go": In(1), "push": In(1), "take": In(1), "data": In(8), "mask": In(8),
+            "value": In(8), "o": Out(32),
+        })  # fmt: skip
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.part = part = Part()
+        m.submodules.latch = latch = Latch()
         stored = Memory(shape=8, depth=4, init=[3, 2, 1, 0])
         counts = Memory(shape=8, depth=4, init=[])
         m.submodules += stored, counts
@@ -64,7 +82,8 @@ class Sleeper(wiring.Component):
             *(write.en.eq(self.push), write.addr.eq(place), write.data.eq(self.data)),
             *(step.en.eq(rest == 5), step.addr.eq(place), step.data.eq(count.data + 1)),
             *(read.addr.eq(place), count.addr.eq(place), part.i.eq(read.data)),
-            self.o.eq(Cat(part.o, count.data, late, read.data) & Cat(*[self.mask] * 4)),
+            *(latch.take.eq(self.take), latch.value.eq(self.value)),
+            self.o.eq(Cat(part.o, count.data, late ^ latch.o, read.data) & Cat(*[self.mask] * 4)),
         ]
         return m
 
@@ -101,8 +120,10 @@ class Inner(wiring.Component):
             for port, value in (
                 (sleeper.go, go),
                 (sleeper.push, self.inputs[1]),
+                (sleeper.take, self.inputs[2]),
                 (sleeper.data, self.inputs[8:16]),
                 (sleeper.mask, self.inputs[16:24]),
+                (sleeper.value, self.inputs[24:]),
             ):
                 taken = Signal.like(port)
                 m.d.sync += taken.eq(value)
@@ -182,7 +203,11 @@ def inputs() -> NDArray[np.uint32]:
     masks = np.repeat(random.integers(0, 256, cycles // 200), 200)
     data = random.integers(0, 256, cycles)
     masks[:200] = 0
-    return (flags[0] | flags[1] << 1 | data << 8 | masks << 16).astype(np.uint32)
+    takes = np.repeat(random.random(cycles // 250) < 0.5, 250)
+    values = np.repeat(random.integers(0, 256, cycles // 25), 25)
+    return (flags[0] | flags[1] << 1 | takes << 2 | data << 8 | masks << 16 | values << 24).astype(
+        np.uint32
+    )
 
 
 def test_asleep_or_not_every_cycle_gives_the_same(
@@ -202,10 +227,11 @@ def test_asleep_or_not_every_cycle_gives_the_same(
     [
         r"\(rest != _kept\d+\) \|",  # it has work to do
         r"_kept\d+ \| _kept\d+ \|",  # it has written to its memories
+        r"\| \(\(take ?\) && \(value != _kept\d+\)\)",  # an input that has an effect at times
         *long(
-            r"(?<=_awake <= )\(go != _kept\d+\) \|",  # an input
-            r"\(go != _kept\d+\) \| (?=[^;]*;\n  end)",  # an input that changed before it compared
-            r" \| _stirs0",  # its part
+            r"(?<=_awake <= )\(\(go != _kept\d+\)\) \|",  # an input
+            r"\(\(go != _kept\d+\)\) \| (?=[^;]*;\n  end)",  # one that changed before it compared
+            r" \| _stirs\d",  # its parts
             r"~_awake \|",  # an input, until it compares
         ),
     ],

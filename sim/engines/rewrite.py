@@ -306,18 +306,19 @@ class _Module:
                     sources.setdefault(target, []).extend(_names(assignment.right))
         for node in self._statements["clocked"]:
             only = _single_if(node.statement.statement)
-            stores = only is not None and _sets(only.statement) <= self._declared[1]
-            pending += ((name, _ALWAYS) for name in _names(only.predicate if stores else node))
+            if only is not None and _sets(only.statement) <= self._declared[1]:
+                node = only.predicate
+            pending += ((name, _ALWAYS) for name in _names(node))
         for node in self._statements["logic"]:
             pending += _guarded(node)
         for part in self.parts:
             inside = self._modules[part.module].needed
             for port, value in part.ports.items():
                 if port in inside:
-                    guards = [_bit(part.ports.get(guard)) for guard in inside[port]]
-                    known = frozenset(guard for guard in guards if guard is not None)
-                    guarded = known if len(known) == len(guards) else _ALWAYS
-                    pending += ((name, guarded) for name in _names(value))
+                    outside = [_bit(part.ports.get(guard)) for guard in inside[port]]
+                    known = frozenset(guard for guard in outside if guard is not None)
+                    guards = _ALWAYS if None in outside else known
+                    pending += ((name, guards) for name in _names(value))
         names: dict[str, frozenset[str]] = {}
         while pending:
             name, guards = pending.pop()
@@ -364,7 +365,9 @@ def _bit(expression: _Node | None) -> str | None:
     wrappers = SyntaxKind.SimplePropertyExpr, SyntaxKind.SimpleSequenceExpr  # at ports
     while expression is not None and expression.kind in wrappers:
         expression = expression.expr
-    match expression and expression.kind:
+    if expression is None:
+        return None
+    match expression.kind:
         case SyntaxKind.IdentifierName:
             return _name(expression.identifier)
         case SyntaxKind.IdentifierSelectName:

@@ -216,6 +216,7 @@ class SendingHalf:
         self._taken += count
         if self._limit - self._taken < self._ahead // 2:
             self._allow(self._ahead)
+            self._stream.cq.wake()  # the device may have work again
 
     @property
     def credit(self) -> int:

@@ -112,6 +112,7 @@ class Channel:
         self.sim, self.size, self.depth = sim, size, depth
         self.messages: deque[bytes] = deque()
         self.done: deque[WC] = deque()
+        self._unfinished = 0  # requests without a completion
         self._endpoint: End | None = None
         self._qp: QP | None = None
 
@@ -162,16 +163,17 @@ class Channel:
                     self._post(wc.wr_id)
             elif wc.opcode is not Opcode.HALF_CLOSED:
                 self.done.append(wc)
+                self._unfinished -= 1
 
     async def until(self, there: Callable[[], object], timeout: float | None) -> None:
-        """Waits until ``there`` returns True. Raises if the peer says nothing, or at the end."""
+        """Waits until ``there`` returns True. Raises if that takes too long, or at the end."""
 
         def ready() -> bool:
             self._serve()
             return bool(there()) or self.endpoint.ended or self.qp.half_closed
 
         if not await self.endpoint.until(ready, timeout):
-            raise Wrong(f"the peer sent nothing for {timeout} seconds")
+            raise Wrong(f"the peer sent and took nothing for {timeout} seconds")
         if not there():
             raise self.endpoint.reason() or Disconnected("the peer has closed the connection")
 
@@ -196,15 +198,23 @@ class Channel:
     # -- sending ----------------------------------------------------------------------------------
 
     def send(self, message: bytes) -> None:
-        self.qp.post_send(Opcode.SEND, message)
+        self._request(Opcode.SEND, message)
 
     def write(self, message: bytes, stag: int, to: int) -> None:
-        self.qp.post_send(Opcode.RDMA_WRITE, message, stag=stag, to=to)
+        self._request(Opcode.RDMA_WRITE, message, stag=stag, to=to)
+
+    def _request(self, opcode: Opcode, buffer: bytes | bytearray, **where: Any) -> None:
+        self.qp.post_send(opcode, buffer, **where)
+        self._unfinished += 1
+
+    async def settled(self, most: int = 0) -> None:
+        """Waits until at most ``most`` requests are unfinished."""
+        await self.until(lambda: self._unfinished <= most, 60.0)
 
     async def read(self, octets: int, stag: int, to: int) -> bytes:
         """Reads the peer's memory."""
         sink = bytearray(octets)
-        self.qp.post_send(Opcode.RDMA_READ, sink, wr_id=sink, stag=stag, to=to)
+        self._request(Opcode.RDMA_READ, sink, wr_id=sink, stag=stag, to=to)
         while True:
             await self.until(lambda: self.done, 60.0)
             wc = self.done.popleft()

@@ -37,7 +37,9 @@ async def _take(channel: Channel, tally: Tally, *, answer: bool) -> None:
 async def send(channel: Channel, tally: Tally, count: int, size: int, *, echoed: bool) -> None:
     """Sends messages; if the server is an echo, checks the messages that come back."""
     for turn in range(count):
+        await channel.settled(DEPTH)
         channel.send(pattern(turn, size))
         if echoed and await channel.message() != pattern(turn, size):
             tally.errors.append(f"message {turn} came back changed")
         tally.count(size)
+    await channel.settled()

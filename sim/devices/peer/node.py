@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from ....hdl.spec.config import RnicConfig
 from ....sw_driver import PD, Device
 from ....sw_driver.base.errors import RnicError
 from ....sw_driver.cm import ConnectRequest, Endpoint, connect
-from ....sw_driver.cm.errors import ConnectError
+from ....sw_driver.cm.errors import ConnectError, ConnectTimeout
 from ....sw_driver.cm.pump import Pump
 from .channel import Channel, Tally, Wrong
 from .lockstep import Differs, LockStep
@@ -91,11 +91,13 @@ class Node:
         return endpoint
 
     async def end(self, channel: Channel) -> None:
-        """Closes a connection."""
-        endpoint = channel.endpoint
+        """Closes a connection. Raises ConnectTimeout if the peer does not."""
         try:
-            with suppress(ConnectError):
-                await endpoint.disconnect()
+            await channel.endpoint.disconnect()
+        except ConnectTimeout:
+            raise  # the peer may lack octets
+        except ConnectError:
+            pass
         finally:
             channel.close()
 

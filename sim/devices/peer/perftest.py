@@ -233,6 +233,7 @@ async def _test(
             await second.until(room, 60.0)
             second.send(content)
         elif kind == "write":
+            await second.settled(DEPTH)
             second.write(content, *server)
         else:
             got = await second.read(size, *server)

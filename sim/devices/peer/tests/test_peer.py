@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from ddp_rnic.cli.app import app
@@ -19,6 +20,7 @@ from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
 from ddp_rnic.sim.devices.peer.serve import run_client, serve
+from ddp_rnic.sw_driver.cm import ConnectTimeout
 from ddp_rnic.sw_driver.rdmap import Opcode
 from ddp_rnic.sw_driver.tests.test_nvme_target import CONNECT, names, queue
 from typer.testing import CliRunner
@@ -92,6 +94,24 @@ def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     theirs += talk(node, "echo", client(node, "echo", 3, 60000, ours))
     assert all(tally.verified for tally in (*ours, *theirs))
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
+
+
+def test_a_device_sends_on_when_nothing_is_received(node: Node) -> None:
+    """The server has a device of its own, so only TCP's progress wakes the client's."""
+    ours: list[Tally] = []
+    with Node() as other:
+        theirs = talk(node, "sink", client(other, "sink", 70, 1 << 16, ours))
+    assert all(tally.verified for tally in (*ours, *theirs)), (ours, theirs)
+    assert [tally.messages for tally in theirs] == [70]
+
+
+def test_a_peer_that_does_not_close_is_an_error(node: Node) -> None:
+    channel, tally = Channel(node.sim, 64, 4), Tally("sink", "somebody")
+    waits = AsyncMock(side_effect=ConnectTimeout("the peer did not close its half"))
+    channel.begin(Mock(disconnect=waits))
+    with node.measured(tally):
+        asyncio.run(node.end(channel))
+    assert (tally.errors, tally.verified) == (["the peer did not close its half"], False)
 
 
 def test_a_peer_may_send_as_many_messages_at_once_as_perftest_does(node: Node) -> None:

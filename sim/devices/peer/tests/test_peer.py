@@ -97,7 +97,7 @@ def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
 
 
 def test_a_device_sends_on_when_nothing_is_received(node: Node) -> None:
-    """The server has a device of its own, so only TCP's progress wakes the client's."""
+    """The server has a device of its own, so that of the client wakes up by TCP alone."""
     ours: list[Tally] = []
     with Node() as other:
         theirs = talk(node, "sink", client(other, "sink", 70, 1 << 16, ours))

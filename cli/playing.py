@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum, auto
 
+import numpy as np
 from rich.console import Console
 
 from ..hdl.spec.config import RnicConfig
@@ -57,7 +58,8 @@ def play(
         Gets the number of segments that were played, and of all.
     """
     plan = replay.plan
-    memory = plan.memory.copy()
+    memory = np.zeros(len(plan.memory), np.uint8)  # not zeros_like, which would fill it
+    memory[: replay.filled] = plan.memory[: replay.filled]
     comparison, tally = Comparison(plan), Tally(plan)
     record = None if keep is Keep.NOTHING else Record(plan)
 
@@ -71,6 +73,8 @@ def play(
         comparison.take(outcome)
         tally.take(outcome)
         plan.forget()
+        if record is None:
+            plan.reuse(outcome, memory)
         return True
 
     def show(done: int, known: int) -> None:

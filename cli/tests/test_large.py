@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, playing
 from ddp_rnic.cli import sim as command
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import Engine, Operation, Outcome, Packet
@@ -114,6 +116,67 @@ def test_a_long_run_lists_its_beginning_and_what_was_refused_later(
     assert all("stages" in each for each in found[:50])
     verdicts = [data["verdicts"][number] for number in pieces["rows"][0][7][50:]]
     assert all(re.match("refused|failed", verdict) for verdict in verdicts)
+
+
+class Watching(CompiledEngine):
+    """Notes the highest address that is written, and which octets the comparisons change.
+
+    ``spoils``: inverts an octet of a message before it is compared for the first time.
+    """
+
+    def __init__(self, *, spoils: bool = False) -> None:
+        super().__init__()
+        self.highest = self.inverted = self.others = 0
+        self.spoils = spoils
+
+    def run(self, config: Any, operations: Any, memory: Any, **options: Any) -> Outcome:
+        forgets = options["part"]
+
+        def part(outcome: Outcome) -> bool:
+            received = [each for each in outcome.completions if not each.tagged and each.length]
+            if self.spoils and received:
+                memory[int(outcome.writes["address"][-1])] ^= 0xFF
+                self.spoils = False
+            self.highest = max([self.highest, *outcome.writes["address"].tolist()])
+            before = memory.copy()
+            done = forgets is not None and forgets(outcome)
+            changed = memory != before
+            self.inverted += np.count_nonzero(memory[changed] == ~before[changed])
+            self.others += np.count_nonzero(memory[changed] != ~before[changed])
+            return bool(done)
+
+        outcome = super().run(config, operations, memory, **options | {"part": part})
+        self.highest = max([self.highest, *outcome.writes["address"].tolist()])
+        return outcome
+
+
+def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces(monkeypatch, 1)
+    talk, message = Conversation(), bytes(range(1, 201)) * 5
+    for _ in range(300):
+        talk.untagged("10.7.0.2", SEND, message)
+    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig(queue_depth=4))
+    engine = Watching()
+    run = playing.play(replay, engine)
+    assert not run.differences and run.deliveries(0) == 300
+    assert engine.highest < 50 * len(message) + replay.plan.ring.octets.stop
+    # What was compared is inverted, so that an octet that is not written again differs.
+    assert engine.inverted > 250 * len(message) and not engine.others
+
+
+def test_the_report_has_all_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    in_pieces(monkeypatch, 1)
+    engine = Watching()
+    assert sim(monkeypatch, engine, SHIPPED, "--out", tmp_path).exit_code == 0
+    assert engine.inverted == engine.others == 0
+
+
+def test_a_buffer_that_differs_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces(monkeypatch, 1)
+    result = sim(monkeypatch, Watching(spoils=True), SHIPPED, "--json")
+    assert result.exit_code == 1
+    (difference,) = json.loads(result.stdout)["differences"]
+    assert difference["what"] == "received message"
 
 
 class Interrupted(FakeEngine):

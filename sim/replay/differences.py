@@ -138,7 +138,7 @@ def _memory(
     ``written`` has the cycle of the last write to each beat of memory before those of the outcome.
     """
     expected = plan.expected_memory()
-    unlike = memory != expected
+    unlike = memory[: len(expected)] != expected
     unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
     wrong = np.flatnonzero(unlike)
     if not len(wrong):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -53,19 +55,51 @@ class Space:
 
     def __init__(self, start: int = 0) -> None:
         self._end = start
+        self._free: list[tuple[int, int]] = []  # in order, none touches the next
+        self._spans: dict[int, tuple[int, int]] = {}  # by the address of the piece in it
 
     def take(self, length: int, offset: int, alignment: int) -> int:
         """Allocates a piece; returns its address, ``offset`` octets past a multiple of
         ``alignment``.
         """
-        address = self._end + GUARD + (offset - self._end - GUARD) % alignment
-        self._end = address + length
+        found = len(self._free), self._end, math.inf
+        for number, (begin, end) in enumerate(self._free):
+            if _aligned(begin, offset, alignment) + length <= end:
+                found = number, begin, end
+                break
+        number, begin, end = found
+        address = _aligned(begin, offset, alignment)
+        self._spans[address] = begin, address + length
+        if number == len(self._free):
+            self._end = address + length
+        else:
+            self._free[number : number + 1] = [(address + length, end)][: address + length < end]
         return address
+
+    def span(self, address: int) -> tuple[int, int]:
+        """Returns the first address of a piece with the guard before it, and that after it."""
+        return self._spans[address]
+
+    def give(self, address: int) -> None:
+        """Frees a piece, which another one may then take."""
+        begin, end = self._spans.pop(address)
+        number = bisect(self._free, (begin, end))
+        if number < len(self._free) and self._free[number][0] == end:
+            end = self._free.pop(number)[1]
+        if number and self._free[number - 1][1] == begin:
+            number -= 1
+            begin = self._free.pop(number)[0]
+        self._free.insert(number, (begin, end))
 
     @property
     def size(self) -> int:
         """The number of octets of all pieces, in whole pages."""
         return -(-(self._end + GUARD) // PAGE) * PAGE
+
+
+def _aligned(begin: int, offset: int, alignment: int) -> int:
+    """Returns the first address for a piece after a guard at ``begin``."""
+    return begin + GUARD + (offset - begin - GUARD) % alignment
 
 
 class Host(Tables):
@@ -150,15 +184,16 @@ class Host(Tables):
         self.carry_out(commands.revoke_stream(stream))
 
 
-def guard_octets(size: int) -> NDArray[np.uint8]:
+def guard_octets(size: int, most: int | None = None) -> NDArray[np.uint8]:
     """Returns the contents of memory outside the regions: they depend on the address,
-    without short period.
+    without short period. After the first ``most`` octets they are 0, and take no room.
     """
-    memory = np.empty(size, np.uint8)
+    memory = np.zeros(size, np.uint8)
+    filled = size if most is None else min(most, size)
     step = 1 << 20
-    for start in range(0, size, step):
-        addresses = np.arange(start, min(start + step, size), dtype=np.uint64)
-        memory[start : start + step] = (addresses * np.uint64(0x9E3779B1) >> np.uint64(24)).astype(
-            np.uint8
-        )
+    for start in range(0, filled, step):
+        addresses = np.arange(start, min(start + step, filled), dtype=np.uint64)
+        memory[start : start + len(addresses)] = (
+            addresses * np.uint64(0x9E3779B1) >> np.uint64(24)
+        ).astype(np.uint8)
     return memory

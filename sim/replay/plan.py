@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec import completion
+from ...hdl.spec.completion import Kind, Status
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from ..capture.streams import Arrival, Stream
 from ..capture.traffic import Traffic
-from ..engines.engine import Await, Drain, Frame, Operation, Packet, Ring
+from ..engines.engine import Await, Drain, Frame, Operation, Outcome, Packet, Ring
 from .expectation import Buffer, Delivery, Golden, spans
 from .host import ALIGNMENT, GUARD, PAGE, Allotment, Host, Space, guard_octets
 from .regions import (
@@ -55,6 +56,8 @@ _HALF = 0xFFFFFFFF
 _RING = 10
 #: A run begins once its ring needs the most entries, or these octets were planned.
 _AHEAD = 1 << 24
+#: The guards in so many octets of memory for buffers have contents that depend on the address.
+_GUARDED = 1 << 25
 
 
 #: A placement that was forgotten: host address, octets, stream, frame, order.
@@ -81,7 +84,12 @@ class Plan:
     sent: list[tuple[Arrival, ...]] = field(default_factory=list)
     #: The bus address of memory's first octet. All addresses except the ring's count from there.
     base: int = 0
+    #: Allocates the memory, if buffers are still posted during the run.
+    space: Space | None = None
     _written: IO[bytes] | None = None
+    #: The buffers that :meth:`reuse` knows, by their cookies, and how many there were.
+    _open: dict[int, Buffer] = field(default_factory=dict)
+    _seen: int = 0
 
     @property
     def completions(self) -> int:
@@ -94,11 +102,11 @@ class Plan:
 
     def expected_memory(self) -> NDArray[np.uint8]:
         """Returns host memory after the golden model's run: regions, buffers, and guards between
-        them.
+        them, up to the last one.
 
         The ring is not part of it.
         """
-        image = self.memory.copy()
+        image = self.memory[: None if self.space is None else self.space.size].copy()
         self._place(image)
         return image
 
@@ -126,6 +134,27 @@ class Plan:
         self.golden.forget()
         self.sent.clear()
 
+    def reuse(self, outcome: Outcome, memory: NDArray[np.uint8]) -> None:
+        """Frees the buffers of further messages for later ones, after :meth:`forget`.
+
+        ``memory`` is that of the run. A buffer that differs stays for the comparison at the end.
+        The octets of the others are inverted, so that the same message must be written anew.
+        """
+        assert self.space is not None
+        for buffer in self.buffers[self._seen :]:
+            self._open[buffer.cookie] = buffer
+        self._seen = len(self.buffers)
+        for each in outcome.completions:
+            if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
+                continue
+            if (buffer := self._open.pop(each.cookie, None)) is None:
+                continue
+            whole = slice(*self.space.span(buffer.address))
+            if np.array_equal(memory[whole], self.memory[whole]):
+                for image in (memory, self.memory):
+                    image[buffer.address : buffer.end] ^= 0xFF
+                self.space.give(buffer.address)
+
     def writer(self, address: int) -> tuple[int, int, int] | None:
         """Returns stream, frame and order of the segment that writes a host address last, or
         None.
@@ -142,11 +171,14 @@ class Plan:
         return found
 
     def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
-        """Returns the region or buffer at a host address, and the octet's offset in it; or None."""
+        """Returns the region or the last buffer at a host address, and the octet's offset in it; or
+        None.
+        """
+        found = None
         for piece, end, holder, offset in self.pieces():
             if piece <= address < end:
-                return holder, offset + address - piece
-        return None
+                found = holder, offset + address - piece
+        return found
 
     def pieces(self) -> Iterator[tuple[int, int, Allotment | Buffer, int]]:
         """Yields the pieces of host memory of regions and buffers.
@@ -406,12 +438,14 @@ class Replay:
         size = _size(golden) if self._whole else _RING
         ring = _ring(size, config, space, owned=config.sctp and traffic.sctp is not None)
         host.operations[:0] = ring.program()
-        memory = guard_octets(space.size + (0 if self._whole else _room(lengths)))
+        #: How many octets of memory a run has to copy: all after these are 0 at first.
+        self.filled = space.size + (0 if self._whole else min(_room(lengths), _GUARDED))
+        memory = guard_octets(space.size + (0 if self._whole else _room(lengths)), self.filled)
         for allotment in allotments:
             memory[allotment.address : allotment.end] = allotment.region.fill
         self.plan = Plan(
             config, tuple(endpoints), (*streams, *by_sctp), [], allotments, host.buffers, ring,
-            memory, golden, host.sent,
+            memory, golden, host.sent, space=space,
         )  # fmt: skip
 
     def operations(self) -> Iterator[Operation]:

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from ddp_rnic.sim.engines.engine import (
     WriteRegister,
     operations_of,
 )
-from ddp_rnic.sim.replay.host import GUARD, guard_octets
+from ddp_rnic.sim.replay.host import GUARD, Space, guard_octets
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
 from ddp_rnic.sim.replay.tests.agreeing import run
@@ -494,3 +495,27 @@ def test_every_capture_is_replayed_or_refused_in_a_sentence() -> None:
                 number for number in traffic.misnumbered if number in planned.golden.counts
             }
     assert played >= 30
+
+
+def test_pieces_of_memory_never_overlap_and_are_taken_again() -> None:
+    random, space = Random(5041), Space(1000)
+    lies: dict[int, int] = {}
+    for _ in range(3000):
+        if lies and random.random() < 0.5:
+            address = random.choice(list(lies))
+            begin, end = space.span(address)
+            assert begin + GUARD <= address and end == address + lies.pop(address)
+            space.give(address)
+        else:
+            offset, alignment = random.randrange(5000), random.choice((1, 64, 4096))
+            length = random.choice((0, 1, 4096, random.randrange(70_000)))
+            address = space.take(length, offset, alignment)
+            assert (address - offset) % alignment == 0
+            lies[address] = length
+        ends = sorted((address, address + length) for address, length in lies.items())
+        assert all(end + GUARD <= begin for (_, end), (begin, _) in pairwise(ends))
+    assert space.size > ends[-1][1]
+    most = space.size
+    for address in lies:
+        space.give(address)
+    assert space.take(most - 1000 - 2 * GUARD - 4096, 0, 1) < most and space.size <= most

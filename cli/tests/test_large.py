@@ -141,8 +141,8 @@ class Watching(CompiledEngine):
             before = memory.copy()
             done = forgets is not None and forgets(outcome)
             changed = memory != before
-            self.inverted += np.count_nonzero(memory[changed] == ~before[changed])
-            self.others += np.count_nonzero(memory[changed] != ~before[changed])
+            self.inverted += int(np.count_nonzero(memory[changed] == ~before[changed]))
+            self.others += int(np.count_nonzero(memory[changed] != ~before[changed]))
             return bool(done)
 
         outcome = super().run(config, operations, memory, **options | {"part": part})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,18 +61,17 @@ class Space:
         """Allocates a piece; returns its address, ``offset`` octets past a multiple of
         ``alignment``.
         """
-        found = len(self._free), self._end, math.inf
         for number, (begin, end) in enumerate(self._free):
-            if _aligned(begin, offset, alignment) + length <= end:
-                found = number, begin, end
+            address = _aligned(begin, offset, alignment)
+            if address + length <= end:
+                rest = (address + length, end)
+                self._free[number : number + 1] = [rest][: rest[0] < end]
                 break
-        number, begin, end = found
-        address = _aligned(begin, offset, alignment)
-        self._spans[address] = begin, address + length
-        if number == len(self._free):
-            self._end = address + length
         else:
-            self._free[number : number + 1] = [(address + length, end)][: address + length < end]
+            begin = self._end
+            address = _aligned(begin, offset, alignment)
+            self._end = address + length
+        self._spans[address] = begin, address + length
         return address
 
     def span(self, address: int) -> tuple[int, int]:

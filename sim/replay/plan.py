@@ -147,8 +147,9 @@ class Plan:
         for each in outcome.completions:
             if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
                 continue
-            if (buffer := self._open.pop(each.cookie, None)) is None:
+            if each.cookie not in self._open:
                 continue
+            buffer = self._open.pop(each.cookie)
             whole = slice(*self.space.span(buffer.address))
             if np.array_equal(memory[whole], self.memory[whole]):
                 for image in (memory, self.memory):

@@ -160,7 +160,7 @@ def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyP
     run = playing.play(replay, engine)
     assert not run.differences and run.deliveries(0) == 300
     assert engine.highest < 50 * len(message) + replay.plan.ring.octets.stop
-    # What was compared is inverted, so that an octet that is not written again differs.
+    # An octet of a compared message that is not written again differs.
     assert engine.inverted > 250 * len(message) and not engine.others
 
 

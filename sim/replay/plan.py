@@ -56,7 +56,7 @@ _HALF = 0xFFFFFFFF
 _RING = 10
 #: A run begins once its ring needs the most entries, or these octets were planned.
 _AHEAD = 1 << 24
-#: The guards in so many octets of memory for buffers have contents that depend on the address.
+#: In this part of the memory for buffers, the contents of guards depend on the address.
 _GUARDED = 1 << 25
 
 

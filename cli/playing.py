@@ -62,6 +62,8 @@ def play(
     memory[: replay.filled] = plan.memory[: replay.filled]
     comparison, tally = Comparison(plan), Tally(plan)
     record = None if keep is Keep.NOTHING else Record(plan)
+    # A record has no place for the entries that SCTP makes.
+    keeps = keep is Keep.EVERYTHING or (record is not None and plan.config.sctp)
 
     def operations() -> Iterator[Operation]:
         begin()
@@ -83,7 +85,7 @@ def play(
 
     outcome = engine.run(
         plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
-        part=part if keep is not Keep.EVERYTHING and replay.forgets else None,
+        part=None if keeps else part,
     )  # fmt: skip
     run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
     if record is not None:

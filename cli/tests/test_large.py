@@ -15,6 +15,8 @@ import pytest
 from ddp_rnic.cli import app, playing
 from ddp_rnic.cli import sim as command
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.capture.pcap import Frame, write_pcap
+from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.compiled import CompiledEngine
@@ -162,6 +164,28 @@ def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyP
     assert engine.highest < 50 * len(message) + replay.plan.ring.octets.stop
     # An octet of a compared message that is not written again differs.
     assert engine.inverted > 250 * len(message) and not engine.others
+
+
+def test_sctp_is_played_in_pieces_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    peers = Peers(a="10.9.0.1", b="10.9.0.2")
+    peers.set_up()
+    for number in range(12):
+        peers.open(3)
+        for length in (9, 700, 0):
+            one = peers.write("10.9.0.1", 3, 0x100, 0, bytes([number + 1]) * length)
+            peers.send("10.9.0.1", one, peers.message("10.9.0.1", 3, bytes(length)))
+        peers.close(3)
+    path = tmp_path / "sctp.pcap"
+    frames = [Frame(n, n * 1e-3, 1, each.octets) for n, each in enumerate(peers.frames, 1)]
+    write_pcap(tuple(frames), path)
+    whole = sim(monkeypatch, CompiledEngine(), path, "--json", "--out", tmp_path)
+    assert whole.exit_code == 0, whole.output
+    assert sum(each["deliveries"] for each in json.loads(whole.stdout)["streams"]) == 72
+    for octets in (1, 2000):
+        in_pieces(monkeypatch, octets)
+        engine = Watching()
+        assert sim(monkeypatch, engine, path, "--json").stdout == whole.stdout
+        assert engine.inverted and not engine.others
 
 
 def test_the_report_has_all_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

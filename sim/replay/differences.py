@@ -247,6 +247,7 @@ class _Entries:
         """Takes further entries; those of records that are not expected are passed over."""
         for sequence, entries in expected.items():
             self._groups.setdefault(sequence, _Group()).wanted.extend(entries)
+        expected = {sequence: [] for sequence in self._groups} | expected
         places = [*self._plan.ring.numbers(outcome.completions, self._counts)]
         for sequence, numbers in _numbers(self._plan, outcome, expected).items():
             self._groups.setdefault(sequence, _Group()).got.extend(

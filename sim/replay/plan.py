@@ -403,8 +403,6 @@ class Replay:
         self.taken = 0
         self.frame = 0  #: the last frame of these
         self.stopped = False
-        #: Whether :meth:`Plan.forget` may be called during the run.
-        self.forgets = not config.sctp
         self._domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
         streams = tuple(each for each in traffic.streams if self._has(each))
         by_sctp = tuple(
@@ -502,8 +500,10 @@ def _room(lengths: Lengths) -> int:
 
 def _ring(size: int, config: RnicConfig, space: Space, *, owned: bool) -> Ring:
     """Allocates the rings: that of queue 0 and, where SCTP is ``owned``, that of its owner."""
-    if owned:  # it has to hold more than the device wants free
-        size = max(size, config.owner_entries.bit_length())
+    if owned:
+        # The host gives entries back when it has a quarter of the ring, and the device waits for
+        # so many free ones: together less than the ring.
+        size = max(size, config.owner_entries.bit_length() + 1)
     octets = (1 + owned) * completion.OCTETS << size
     address = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)
     return Ring(address, size, config.completion_queues if owned else 0)

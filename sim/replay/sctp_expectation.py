@@ -58,7 +58,7 @@ class SctpGolden(Golden):
         self.ring: list[Expected] = []
         self._waiting: dict[int, _Waiting] = {}
         self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
-        self._diverted = 0
+        self._diverted = self._dropped = 0
         self._terminated: dict[int, int] = {}  # the frame of a stream's last Terminate
         self.chunks = 0  #: how many chunks the accepted packets had
         super().__init__(streams, domains, config)
@@ -75,7 +75,12 @@ class SctpGolden(Golden):
 
     @property
     def entries(self) -> int:
-        return len(self.ring)
+        return self._dropped + len(self.ring)
+
+    def forget(self) -> None:
+        super().forget()
+        self._dropped += len(self.ring)
+        self.ring.clear()
 
     def sequences(self) -> dict[Sequence, list[Expected]]:
         found: dict[Sequence, list[Expected]] = {}

@@ -35,7 +35,7 @@ from ddp_rnic.sim.engines.engine import (
     operations_of,
 )
 from ddp_rnic.sim.replay.host import GUARD, Space, guard_octets
-from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.plan import Plan, _ring, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
 from ddp_rnic.sim.replay.tests.agreeing import run
 
@@ -519,3 +519,11 @@ def test_pieces_of_memory_never_overlap_and_are_taken_again() -> None:
     for address in lies:
         space.give(address)
     assert space.take(most - 1000 - 2 * GUARD - 4096, 0, 1) < most and space.size <= most
+
+
+@pytest.mark.parametrize("streams", [2, 16, 128, 4096])
+def test_the_host_gives_entries_back_before_the_ring_of_the_owner_lacks_them(streams: int) -> None:
+    """It does so when it has taken a quarter of a ring. The device waits for free entries."""
+    config = RnicConfig(sctp=True, streams=streams, window=4)
+    ring = _ring(1, config, Space(), owned=True)
+    assert ring.size <= 15 and 4 * (ring.entries - config.owner_entries) > ring.entries

@@ -501,8 +501,8 @@ def _room(lengths: Lengths) -> int:
 def _ring(size: int, config: RnicConfig, space: Space, *, owned: bool) -> Ring:
     """Allocates the rings: that of queue 0 and, where SCTP is ``owned``, that of its owner."""
     if owned:
-        # The host gives entries back when it has a quarter of the ring, and the device waits for
-        # so many free ones: together less than the ring.
+        # The host gives entries back when it has a quarter of the ring, and the device takes no
+        # frame without ``owner_entries`` free ones: together they are less than the ring.
         size = max(size, config.owner_entries.bit_length() + 1)
     octets = (1 + owned) * completion.OCTETS << size
     address = space.take(octets, completion.OCTETS, 2 * completion.OCTETS)

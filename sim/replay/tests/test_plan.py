@@ -523,7 +523,7 @@ def test_pieces_of_memory_never_overlap_and_are_taken_again() -> None:
 
 @pytest.mark.parametrize("streams", [2, 16, 128, 4096])
 def test_the_host_gives_entries_back_before_the_ring_of_the_owner_lacks_them(streams: int) -> None:
-    """It does so when it has taken a quarter of a ring. The device waits for free entries."""
+    """The host does so when it has taken a quarter of a ring."""
     config = RnicConfig(sctp=True, streams=streams, window=4)
     ring = _ring(1, config, Space(), owned=True)
     assert ring.size <= 15 and 4 * (ring.entries - config.owner_entries) > ring.entries

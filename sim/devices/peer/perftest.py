@@ -113,9 +113,13 @@ async def serve(control: Channel, node: Node, listener: Listener, tally: Tally) 
         endpoint = await node.accept(await listener.request(60), second)
         receiver = node.sim.receivers[endpoint.qp.stream.number]
         receiver.observe = test.observe
-        await _follow(control, second, test, tally)
+        said = await _follow(control, second, test)
         if (reason := await second.over()) is not None:
             tally.errors.append(str(reason))
+        # A client that writes says at the end how long a message was, and how many there were. Its
+        # last messages may come after that, because they take the second connection.
+        if test.written and said[:2] != [test.octets // test.written, test.written]:
+            tally.errors.append(f"the client speaks of {said[:2]}, not of {test.written} messages")
         await node.end(second)
     finally:
         second.close()
@@ -123,8 +127,10 @@ async def serve(control: Channel, node: Node, listener: Listener, tally: Tally) 
         test.region.close()
 
 
-async def _follow(control: Channel, second: Channel, test: Test, tally: Tally) -> None:
-    """Answers the first connection, and gives credit on the second one."""
+async def _follow(control: Channel, second: Channel, test: Test) -> list[int]:
+    """Answers the first connection, and gives credit on the second one; returns the numbers that
+    the client said.
+    """
     said: list[int] = []
 
     def give_credit() -> None:
@@ -148,9 +154,7 @@ async def _follow(control: Channel, second: Channel, test: Test, tally: Tally) -
         pass
     finally:
         second.sim.served.remove(give_credit)
-    # A client that writes says at the end how long a message was, and how many there were.
-    if test.written and said[:2] != [test.octets // test.written, test.written]:
-        tally.errors.append(f"the client speaks of {said[:2]}, not of {test.written} messages")
+    return said
 
 
 async def run(

@@ -96,11 +96,12 @@ def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
 
 
-def test_a_device_sends_on_when_nothing_is_received(node: Node) -> None:
+@pytest.mark.parametrize(("server", "name"), [("sink", "sink"), ("perftest", "write")])
+def test_a_device_sends_on_when_nothing_is_received(node: Node, server: str, name: str) -> None:
     """The server has a device of its own, so that of the client wakes up by TCP alone."""
     ours: list[Tally] = []
     with Node() as other:
-        theirs = talk(node, "sink", client(other, "sink", 70, 1 << 16, ours))
+        theirs = talk(node, server, client(other, name, 70, 1 << 16, ours))
     assert all(tally.verified for tally in (*ours, *theirs)), (ours, theirs)
     assert [tally.messages for tally in theirs] == [70]
 

@@ -166,6 +166,23 @@ def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyP
     assert engine.inverted > 250 * len(message) and not engine.others
 
 
+def test_a_write_after_the_last_buffer_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(CompiledEngine):
+        def run(self, config: Any, operations: Any, memory: Any, **options: Any) -> Outcome:
+            outcome = super().run(config, operations, memory, **options)
+            memory[-1] ^= 1
+            return outcome
+
+    in_pieces(monkeypatch, 1)
+    talk = Conversation()
+    talk.untagged("10.7.0.2", SEND, b"a message")
+    talk.untagged("10.7.0.2", SEND, b"another")
+    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig())
+    (difference,) = playing.play(replay, Late()).differences
+    assert replay.plan.space is not None and replay.plan.space.size < len(replay.plan.memory)
+    assert difference.what == "guard octets"
+
+
 def test_sctp_is_played_in_pieces_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     peers = Peers(a="10.9.0.1", b="10.9.0.2")
     peers.set_up()

@@ -24,6 +24,8 @@ from .sctp_expectation import CHUNKS
 
 #: How many differences of one kind are listed, and how many octets of each.
 _TOLD, _OCTETS = 10, 64
+#: How many octets after the last buffer are compared at a time.
+_PART = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,12 @@ def _memory(
     expected = plan.expected_memory()
     unlike = memory[: len(expected)] != expected
     unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
-    wrong = np.flatnonzero(unlike)
+    # Nothing may be written after the last buffer, however much memory there is.
+    parts = [np.flatnonzero(unlike)]
+    for start in range(len(expected), len(memory), _PART):
+        part = slice(start, start + _PART)
+        parts.append(start + np.flatnonzero(memory[part] != plan.memory[part]))
+    wrong = np.concatenate(parts)
     if not len(wrong):
         return
     starts = np.flatnonzero(np.diff(wrong, prepend=-2) != 1)
@@ -148,13 +155,14 @@ def _memory(
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         address, count = int(wrong[start]), end - start
         found = plan.holder_at(address)
+        image = expected if address < len(expected) else plan.memory
         yield Difference(
             _KINDS[type(found[0])] if found else "guard octets",
             _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
-            f"{expected[address]:#04x}{_writer(plan, address)}",
+            f"{image[address]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
             _cycle(plan, outcome, address, written),
-            _octets(expected[address : address + count], memory[address : address + count]),
+            _octets(image[address : address + count], memory[address : address + count]),
         )
 
 

@@ -187,7 +187,9 @@ def demo_command(
         typer.Option(help="A Linux host to talk to, instead of a guest here.", show_default=False),
     ] = None,
     count: Annotated[int, typer.Option(min=2, help="Messages of each test.")] = 10,
-    size: Annotated[int, typer.Option(min=1, max=65536, help="Octets of a message.")] = 4000,
+    size: Annotated[
+        int, typer.Option(min=23, max=65535, help="Octets of a message, as many as rping allows.")
+    ] = 4000,
     disk: Annotated[
         bool, typer.Option("--disk", help="Also let Linux keep a file system on an NVMe disk here.")
     ] = False,

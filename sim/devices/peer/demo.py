@@ -19,8 +19,8 @@ from .serve import run_client, serve
 PORT = 7174
 #: How many seconds a peer has to connect, or to listen.
 _PATIENCE = 600.0
-#: Seconds between two tries to connect.
-_PAUSE = 1.0
+#: Seconds between two tries to connect, and for which a server goes on after its client failed.
+_PAUSE, _GRACE = 1.0, 10.0
 #: perftest's clients: the words of the table, and the commands without address.
 _TESTS = {
     "send": "ib_send_bw -R -F",
@@ -78,6 +78,10 @@ class Shell(ABC):
     async def end(self) -> str:
         """Waits for the end of the command; returns its exit status, or nothing."""
 
+    async def failure(self) -> str:
+        """Returns the last words of the command if it has failed, or nothing."""
+        return ""
+
 
 class Virtual(Shell):
     """The shell of a guest."""
@@ -87,10 +91,17 @@ class Virtual(Shell):
         self.here, self.there, self.listen = HOST, guest.address(PORT), "127.0.0.1"
 
     async def start(self, command: str) -> None:
-        await self._guest.run(f"{command} > /tmp/output 2>&1 &")
+        await self._guest.run("rm -f /tmp/status")
+        await self._guest.run(f"({command} > /tmp/output 2>&1; echo $? > /tmp/status) &")
 
     async def end(self) -> str:
-        return str((await self._guest.run("wait $!")).status)
+        await self._guest.run("wait $!")
+        return (await self._guest.run("cat /tmp/status")).text.strip()
+
+    async def failure(self) -> str:
+        failed = "test -s /tmp/status && test $(cat /tmp/status) != 0"
+        ended = await self._guest.run(f"{failed} && tail -n 1 /tmp/output")
+        return "" if ended.status else ended.text.strip() or "no output"
 
 
 class Host(Shell):
@@ -157,14 +168,30 @@ async def _served(
             await serving  # raises the reason why nothing listens
         raise
     await shell.start(f"{command} -p {await port}")
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            await serving
-    except TimeoutError:
-        tally = Tally(program)
-        tally.errors.append("the peer did not connect, or did not end")
-        return Row(test, "Linux", tally, count)
+    left = _PATIENCE
+    while not serving.done() and left > 0:
+        failed = await shell.failure()
+        # The end of a program that did connect is noticed here, too.
+        await asyncio.wait({serving}, timeout=_GRACE if failed else _PAUSE)
+        if failed and not serving.done():
+            return await _given_up(serving, test, program, count, f"{program} failed: {failed}")
+        left -= _PAUSE
+    if not serving.done():
+        why = "the peer did not connect, or did not end"
+        return await _given_up(serving, test, program, count, why)
+    await serving
     return Row(test, "Linux", tallies[0], count, await shell.end())
+
+
+async def _given_up(
+    serving: asyncio.Task[None], test: str, program: str, count: int, why: str
+) -> Row:
+    """Ends a server whose client does not come; returns the line that says why."""
+    serving.cancel()
+    await asyncio.wait({serving})
+    tally = Tally(program)
+    tally.errors.append(why)
+    return Row(test, "Linux", tally, count)
 
 
 async def _connected(node: Node, shell: Shell, count: int, size: int) -> Tally:
@@ -174,6 +201,8 @@ async def _connected(node: Node, shell: Shell, count: int, size: int) -> Tally:
         try:
             return await run_client(node, "rping", *shell.there, count=count, size=size)
         except ConnectError:
+            if failed := await shell.failure():
+                raise ConnectError(f"rping failed: {failed}") from None
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(_PAUSE)

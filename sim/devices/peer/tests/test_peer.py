@@ -13,14 +13,15 @@ from ddp_rnic.cli.app import app
 from ddp_rnic.sim.devices.guest.image import load
 from ddp_rnic.sim.devices.guest.machine import Guest
 from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.peer import demo as module
 from ddp_rnic.sim.devices.peer import disk, perftest, rping
 from ddp_rnic.sim.devices.peer.channel import Channel, Tally
-from ddp_rnic.sim.devices.peer.demo import PORT, Row, Virtual, demo
+from ddp_rnic.sim.devices.peer.demo import PORT, Row, Shell, Virtual, demo
 from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
 from ddp_rnic.sim.devices.peer.serve import run_client, serve
-from ddp_rnic.sw_driver.cm import ConnectTimeout
+from ddp_rnic.sw_driver.cm import ConnectError, ConnectTimeout
 from ddp_rnic.sw_driver.rdmap import Opcode
 from ddp_rnic.sw_driver.tests.test_nvme_target import CONNECT, names, queue
 from typer.testing import CliRunner
@@ -113,6 +114,32 @@ def test_a_peer_that_does_not_close_is_an_error(node: Node) -> None:
     with node.measured(tally):
         asyncio.run(node.end(channel))
     assert (tally.errors, tally.verified) == (["the peer did not close its half"], False)
+
+
+class Broken(Shell):
+    """A Linux whose programs fail at once."""
+
+    here = listen = "127.0.0.1"
+    there = "127.0.0.1", 1  # nobody listens there
+
+    async def start(self, command: str) -> None:
+        pass
+
+    async def end(self) -> str:
+        return "1"
+
+    async def failure(self) -> str:
+        return "no such device"
+
+
+def test_a_program_that_fails_at_once_is_not_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GRACE", 0.1)
+    row = asyncio.run(module._served(node, Broken(), "rping", "rping", "rping -S 1", 3))
+    assert row.complaints == ["rping failed: no such device", "0 of 3 messages"]
+    with pytest.raises(ConnectError, match="rping failed: no such device"):
+        asyncio.run(module._connected(node, Broken(), 3, 64))
 
 
 def test_a_peer_may_send_as_many_messages_at_once_as_perftest_does(node: Node) -> None:

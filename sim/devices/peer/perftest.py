@@ -48,6 +48,8 @@ STARTUP = (
 RECEIVES = 512
 #: How often a client tries its second connection, and seconds between two tries.
 _TRIES, _PAUSE = 20, 0.5
+#: For how many seconds no message must come until a test is over.
+_QUIET = 1.0
 
 
 class Test:
@@ -146,6 +148,7 @@ async def _follow(control: Channel, second: Channel, test: Test) -> list[int]:
             if len(message) == _NAME.size:
                 *_, stag, to, _, _, _ = _NAME.unpack(message)
                 test.client = stag, to
+                await _quiet(test)
                 control.send(test.name())
             else:
                 said.append(int.from_bytes(message, "big"))
@@ -155,6 +158,18 @@ async def _follow(control: Channel, second: Channel, test: Test) -> list[int]:
     finally:
         second.sim.served.remove(give_credit)
     return said
+
+
+async def _quiet(test: Test) -> None:
+    """Waits until all messages of a test have come, if it has begun.
+
+    The client asks for the end as soon as its TCP has them all, and it resets the second connection
+    after the answer.
+    """
+    before = 0
+    while (now := test.sent + test.written) != before:
+        before = now
+        await asyncio.sleep(_QUIET)
 
 
 async def run(

@@ -19,7 +19,7 @@ from .serve import run_client, serve
 PORT = 7174
 #: How many seconds a peer has to connect, or to listen.
 _PATIENCE = 600.0
-#: Seconds between two tries to connect, and for which a server goes on after its client failed.
+#: Seconds between two tries to connect, and until a server ends whose client has failed.
 _PAUSE, _GRACE = 1.0, 10.0
 #: perftest's clients: the words of the table, and the commands without address.
 _TESTS = {

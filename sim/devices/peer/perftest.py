@@ -163,7 +163,7 @@ async def _follow(control: Channel, second: Channel, test: Test) -> list[int]:
 async def _quiet(test: Test) -> None:
     """Waits until all messages of a test have come, if it has begun.
 
-    The client asks for the end as soon as its TCP has them all, and it resets the second connection
+    The client asks for the end once its TCP has them all, and resets the second connection
     after the answer.
     """
     before = 0

@@ -117,7 +117,7 @@ def test_a_peer_that_does_not_close_is_an_error(node: Node) -> None:
 
 
 class Broken(Shell):
-    """A Linux whose programs fail at once."""
+    """A Linux on which no program works."""
 
     here = listen = "127.0.0.1"
     there = "127.0.0.1", 1  # nobody listens there
@@ -132,7 +132,7 @@ class Broken(Shell):
         return "no such device"
 
 
-def test_a_program_that_fails_at_once_is_not_waited_for(
+def test_a_program_that_fails_is_not_waited_for(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GRACE", 0.1)

@@ -73,10 +73,10 @@ def play(
         if record is not None and not record.take(outcome):
             return False
         comparison.take(outcome)
-        tally.take(outcome)
+        received = tally.take(outcome)
         plan.forget()
         if record is None:
-            plan.reuse(outcome, memory)
+            plan.reuse(received, memory)
         return True
 
     def show(done: int, known: int) -> None:

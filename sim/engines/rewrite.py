@@ -315,7 +315,7 @@ class _Module:
             inside = self._modules[part.module].needed
             for port, value in part.ports.items():
                 if port in inside:
-                    outside = [_bit(part.ports.get(guard)) for guard in inside[port]]
+                    outside = [_plain(part.ports.get(guard)) for guard in inside[port]]
                     known = frozenset(guard for guard in outside if guard is not None)
                     guards = _ALWAYS if None in outside else known
                     pending += ((name, guards) for name in _names(value))
@@ -360,8 +360,8 @@ def _single_if(statement: _Node) -> _Node | None:
     return statement if statement.statement.kind == SyntaxKind.ExpressionStatement else None
 
 
-def _bit(expression: _Node | None) -> str | None:
-    """Returns the text of a name or of one bit of it, or None for any other expression."""
+def _plain(expression: _Node | None) -> str | None:
+    """Returns the text of a name or of a part of it, or None for any other expression."""
     wrappers = SyntaxKind.SimplePropertyExpr, SyntaxKind.SimpleSequenceExpr  # at ports
     while expression is not None and expression.kind in wrappers:
         expression = expression.expr
@@ -384,7 +384,7 @@ def _guarded(process: _Node) -> Iterator[tuple[str, frozenset[str]]]:
     for node in block.items if block.kind == SyntaxKind.SequentialBlockStatement else [block]:
         guards, inside = _ALWAYS, node
         if node.kind == SyntaxKind.ConditionalStatement and node.elseClause is None:
-            guard = _bit(node.predicate.conditions[0].expr)
+            guard = _plain(node.predicate.conditions[0].expr)
             if guard is not None:
                 yield from ((name, _ALWAYS) for name in _names(node.predicate))
                 guards, inside = frozenset({guard}), node.statement

@@ -30,12 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec import completion
-from ...hdl.spec.completion import Kind, Status
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from ..capture.streams import Arrival, Stream
 from ..capture.traffic import Traffic
-from ..engines.engine import Await, Drain, Frame, Operation, Outcome, Packet, Ring
+from ..engines.engine import Await, Drain, Frame, Operation, Packet, Ring
 from .expectation import Buffer, Delivery, Golden, spans
 from .host import ALIGNMENT, GUARD, PAGE, Allotment, Host, Space, guard_octets
 from .regions import (
@@ -87,9 +86,6 @@ class Plan:
     #: Allocates the memory, if buffers are still posted during the run.
     space: Space | None = None
     _written: IO[bytes] | None = None
-    #: The buffers that :meth:`reuse` knows, by their cookies, and how many there were.
-    _open: dict[int, Buffer] = field(default_factory=dict)
-    _seen: int = 0
 
     @property
     def completions(self) -> int:
@@ -134,22 +130,14 @@ class Plan:
         self.golden.forget()
         self.sent.clear()
 
-    def reuse(self, outcome: Outcome, memory: NDArray[np.uint8]) -> None:
-        """Frees the buffers of further messages for later ones, after :meth:`forget`.
+    def reuse(self, buffers: Iterable[Buffer], memory: NDArray[np.uint8]) -> None:
+        """Frees buffers whose messages were delivered for later ones, after :meth:`forget`.
 
         ``memory`` is that of the run. A buffer that differs stays for the comparison at the end.
         The octets of the others are inverted, so that the same message must be written anew.
         """
         assert self.space is not None
-        for buffer in self.buffers[self._seen :]:
-            self._open[buffer.cookie] = buffer
-        self._seen = len(self.buffers)
-        for each in outcome.completions:
-            if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
-                continue
-            if each.cookie not in self._open:
-                continue
-            buffer = self._open.pop(each.cookie)
+        for buffer in buffers:
             whole = slice(*self.space.span(buffer.address))
             if np.array_equal(memory[whole], self.memory[whole]):
                 for image in (memory, self.memory):

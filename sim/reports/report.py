@@ -48,21 +48,26 @@ class Tally:
         self.delivered: Counter[int] = Counter()
         self.received: list[tuple[Buffer, Completion]] = []
         self._posted = plan.buffers
-        self._buffers: dict[int, Buffer] = {}  # by cookie
+        self._seen = 0  # of these
+        self._open: dict[int, Buffer] = {}  # those without a message, by cookie
 
-    def take(self, outcome: Outcome) -> None:
-        """Counts the completions of an outcome."""
-        for posted in self._posted[len(self._buffers) :]:
-            self._buffers[posted.cookie] = posted
+    def take(self, outcome: Outcome) -> list[Buffer]:
+        """Counts the completions of an outcome; returns the buffers of untagged messages."""
+        before = len(self.received)
+        for posted in self._posted[self._seen :]:
+            self._open[posted.cookie] = posted
+        self._seen = len(self._posted)
         for each in outcome.completions:
             if each.kind is not Kind.MESSAGE or each.status != Status.DELIVERED:
                 continue
             self.delivered[each.stream] += 1
-            buffer = None if each.tagged else self._buffers.get(each.cookie)
+            buffer = None if each.tagged else self._open.get(each.cookie)
             if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
                 each.stream, each.qn, each.tag,
             ):  # fmt: skip
+                del self._open[each.cookie]
                 self.received.append((buffer, each))
+        return [buffer for buffer, _ in self.received[before:]]
 
 
 @dataclass

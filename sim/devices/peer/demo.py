@@ -168,14 +168,13 @@ async def _served(
             await serving  # raises the reason why nothing listens
         raise
     await shell.start(f"{command} -p {await port}")
-    left = _PATIENCE
-    while not serving.done() and left > 0:
+    deadline = time.monotonic() + _PATIENCE
+    while not serving.done() and time.monotonic() < deadline:
         failed = await shell.failure()
         # The end of a program that did connect is noticed here, too.
         await asyncio.wait({serving}, timeout=_GRACE if failed else _PAUSE)
         if failed and not serving.done():
             return await _given_up(serving, test, program, count, f"{program} failed: {failed}")
-        left -= _PAUSE
     if not serving.done():
         why = "the peer did not connect, or did not end"
         return await _given_up(serving, test, program, count, why)

@@ -341,7 +341,7 @@ class Control(wiring.Component):
             post.stream.eq(registers.queue_stream),
             post.qn.eq(registers.queue_number),
             post.msn.eq(registers.queue_msn),
-            post.slot.eq(registers.buffer_slot),
+            post.slot.eq(registers.word),
             post.buffer.address.eq(self._address(registers, "buffer_addr", linear=True)),
             post.buffer.length.eq(registers.buffer_length),
             post.buffer.pages.eq(registers.buffer_pages),

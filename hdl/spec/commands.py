@@ -179,8 +179,7 @@ def post(
         Write("BUFFER_LENGTH", length),
         Write("BUFFER_PAGES", pages),
         Write("BUFFER_COOKIE", cookie),
-        Write("BUFFER_SLOT", slot),
-        Write("BUFFER_POST", 1),
+        Write("BUFFER_POST", slot),
     )
 
 

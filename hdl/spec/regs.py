@@ -14,7 +14,7 @@ for each purpose:
   and writes ``STREAM_COMMIT`` again. ``REVOKE_STREAM`` disables the stream and revokes the STags
   bound to it.
 * Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
-  ``BUFFER_*`` registers and ``QUEUE_MSN``, then ``BUFFER_POST``.
+  ``BUFFER_*`` registers and ``QUEUE_MSN``, then the number of a free slot to ``BUFFER_POST``.
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
   write to ``EVENT_POP`` removes it. The device keeps one event for each stream, so none is lost
   however long the host does not read them, and no stream waits for it.
@@ -80,7 +80,7 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0003_0003  #: major in the upper half, minor in the lower
+VERSION = 0x0004_0000  #: major in the upper half, minor in the lower
 #: Doorbell pages, with the numbers from 1 on. Page 0 has the registers.
 PAGES = 16
 PAGE_SIZE = 4096  #: octets of a page
@@ -283,17 +283,12 @@ REGISTERS = (
     Register("BUFFER_PAGES", 0x0B0, "rw", "Page size of the buffer, encoded as in STAG_PAGES."),
     Register("BUFFER_COOKIE", 0x0B4, "rw", "Number that the buffer's completion returns."),
     Register(
-        "BUFFER_SLOT",
-        0x0E8,
-        "rw",
-        "Slot of the buffer table that holds the buffer; no buffer that still waits for a message"
-        " may be in it.",
-    ),
-    Register(
         "BUFFER_POST",
         0x0B8,
         "wo",
-        "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted.",
+        "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted. The"
+        " value is the slot of the buffer table that then holds the buffer; no buffer that still"
+        " waits for a message may be in it.",
     ),
     Register(
         "REVOKE_STREAM",

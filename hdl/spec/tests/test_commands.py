@@ -26,6 +26,8 @@ ALL = {
     "set_cq": commands.set_cq(0x1_0000_0000, 6, queue=3),
     "disable_cq": commands.disable_cq(3),
     "take": commands.take(0x1_2345, queue=3, arm=True),
+    "set_send_page": commands.set_send_page(3, 4),
+    "close_send_ring": commands.close_send_ring(3),
     "set_association": commands.set_association(Move(1, 2, KEY), first=3, count=4, number=5),
     "clear_association": commands.clear_association(1, 2),
     "tell_session": commands.tell_session(3, Function.INITIATE, 4, taken=True),

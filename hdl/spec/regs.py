@@ -28,8 +28,9 @@ for each purpose:
   stands for none. In a page, ``SEND_DOORBELL`` and ``CQ_DOORBELL`` have the offsets and the fields
   that they have among the registers. A write of all four octets to one of them rings, if the page
   is that of the stream or queue. Every other write to a page has no effect, and is counted in
-  ``DOORBELLS_IGNORED``; every read of a page returns 0. A page answers each access with OKAY, so
-  that no client causes an error on the bus.
+  ``DOORBELLS_IGNORED`` and, for its page alone, in ``PAGE_IGNORED``; every read of a page returns
+  0. A page answers each access with OKAY, so that no client causes an error on the bus. To take a
+  page back from a stream that may still send, write ``SEND_PAGE_COMMIT``.
 
 The registers from ``ASSOC_SRC0`` to ``CHUNKS_REFUSED`` exist only with SCTP; the ``CAP_*``
 registers before them are 0 without it:
@@ -184,6 +185,14 @@ REGISTERS = (
         " needs more. 0 in a device without SCTP.",
     ),
     Register("CAP_DOORBELLS", 0x034, "ro", "Doorbell pages, with the numbers from 1 on."),
+    Register("DOORBELL_PAGE", 0x038, "rw", "Number of the doorbell page of PAGE_IGNORED."),
+    Register(
+        "PAGE_IGNORED",
+        0x03C,
+        "ro",
+        "The writes through DOORBELL_PAGE that DOORBELLS_IGNORED counts, modulo 2^16. A reset keeps"
+        " the count.",
+    ),
     Register(
         "STATUS",
         0x018,
@@ -654,6 +663,13 @@ REGISTERS = (
         "wo",
         "Writes the SEND_RING registers, while the stream sends nothing. Its indices begin with 0,"
         " and completions that the device keeps for its former ring are lost.",
+    ),
+    Register(
+        "SEND_PAGE_COMMIT",
+        0x2DC,
+        "wo",
+        "Writes SEND_RING_SIZE.page for SEND_STREAM, and nothing else, at any time. From then on no"
+        " other page rings the stream.",
     ),
     Register(
         "SEND_DOORBELL",

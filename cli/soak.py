@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..hdl.spec.config import WIDTHS
-from ..sim.campaigns import chunk as chunks
 from ..sim.campaigns import soak as endurance
+from ..sim.campaigns.traffic import chunk as chunks
 from ..sim.capture.pcap import counted as _count
 from ..sim.devices.peer.network import MOST, Rates
 from ..sim.engines.choice import load

@@ -20,7 +20,7 @@ from ..hdl.spec.completion import Completion, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
 from ..hdl.spec.stag import Access
-from ..sim.campaigns.interleaving import Interleaving
+from ..sim.campaigns.traffic.interleaving import Interleaving
 from ..sim.capture.streams import QUEUES
 from ..sim.engines.engine import (
     Await,

@@ -29,9 +29,9 @@ from ...hdl.spec.config import RnicConfig
 from ..devices.peer import both
 from ..devices.peer.network import Rates
 from ..engines.compiled import CompiledEngine, build
-from .chunk import Chunk, Traffic, config_of, size
-from .draw import draw
 from .soak import run_chunk
+from .traffic.chunk import Chunk, Traffic, config_of, size
+from .traffic.draw import draw
 
 __all__ = [
     "Equivalent",

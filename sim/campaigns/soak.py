@@ -1,7 +1,7 @@
 """Plays random traffic for any length of time, through the RTL and through the golden model.
 
 The traffic comes in chunks. Each chunk is a run of its own, which the seed and its number
-determine: see :mod:`~ddp_rnic.sim.campaigns.draw`.
+determine: see :mod:`~ddp_rnic.sim.campaigns.traffic.draw`.
 
 The results do not depend on speed, with one exception: the exception queue drops packets that do
 not fit, so the host waits before that happens.
@@ -20,8 +20,8 @@ from ...hdl.spec.config import RnicConfig
 from ..engines.engine import DeviceError, Drain, Engine, Meanwhile, Outcome, Poll
 from ..engines.waves import Waves
 from ..replay.differences import Difference, find_differences
-from .chunk import Chunk, Traffic, size, slack
-from .draw import draw
+from .traffic.chunk import Chunk, Traffic, size, slack
+from .traffic.draw import draw
 
 __all__ = ["Failure", "Progress", "Tally", "run_chunk", "soak"]
 

@@ -24,10 +24,10 @@ from ddp_rnic.hdl.spec.ddp import (
     QUEUE_OVERRUN,
     WAITING,
 )
-from ddp_rnic.sim.campaigns import chunk as campaign
-from ddp_rnic.sim.campaigns.chunk import Chunk, Traffic, size
-from ddp_rnic.sim.campaigns.draw import draw
 from ddp_rnic.sim.campaigns.soak import soak
+from ddp_rnic.sim.campaigns.traffic import chunk as campaign
+from ddp_rnic.sim.campaigns.traffic.chunk import Chunk, Traffic, size
+from ddp_rnic.sim.campaigns.traffic.draw import draw
 from ddp_rnic.sim.capture.capture import Endpoint
 from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 
-from ...hdl.spec.ddp import WAITING
+from ....hdl.spec.ddp import WAITING
 
 __all__ = ["Interleaving"]
 

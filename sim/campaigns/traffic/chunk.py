@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ...hdl.spec.config import RnicConfig
-from ..engines.engine import Stalls
-from ..replay.plan import Plan
+from ....hdl.spec.config import RnicConfig
+from ...engines.engine import Stalls
+from ...replay.plan import Plan
 
 __all__ = [
     "BETWEEN", "CHUNKS", "MANY", "WATCHED", "Chunk", "Moderated", "Rate", "Still", "Traffic",

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from ...hdl.spec import commands, regs
-from ...hdl.spec.completion import Completion
-from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.ddp import QUEUE_OVERRUN
-from ..capture.streams import QUEUES, Arrival, Stream, Tagged
-from ..engines.engine import (
+from ....hdl.spec import commands, regs
+from ....hdl.spec.completion import Completion
+from ....hdl.spec.config import RnicConfig
+from ....hdl.spec.ddp import QUEUE_OVERRUN
+from ...capture.streams import QUEUES, Arrival, Stream, Tagged
+from ...engines.engine import (
     Await,
     Drain,
     Meanwhile,
@@ -28,9 +28,9 @@ from ..engines.engine import (
     WriteRegister,
     until,
 )
-from ..replay.expectation import Expected, Golden, Pages, Sequence
-from ..replay.host import Allotment, Host, Space
-from ..replay.regions import slot
+from ...replay.expectation import Expected, Golden, Pages, Sequence
+from ...replay.host import Allotment, Host, Space
+from ...replay.regions import slot
 from .chunk import Still
 
 __all__ = ["BoundGolden", "BusyHost"]

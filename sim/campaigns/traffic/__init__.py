@@ -1,0 +1,1 @@
+"""Draws random traffic: what peers send, and what their host does meanwhile."""

@@ -154,8 +154,8 @@ class ReadSlots(wiring.Component):
     freed : In(stream.Signature(range(streams)))
         A stream of which a Read Response was delivered.
     look : In(stream.Signature(range(streams), always_ready=True))
-        The stream of a turn that is about to begin, 8 cycles after the last Read of its last turn or
-        later; at most 16 of them.
+        The stream of a turn that is about to begin, 8 cycles or more after the last Read of its
+        last turn; at most 16 of them.
     begins : In(1)
         The turn begins, with ``room`` : Out(_Room(reads)).
     expected : Out(stream.Signature(Expected(streams, reads), always_ready=True))

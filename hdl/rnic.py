@@ -432,7 +432,7 @@ class Rnic(wiring.Component):
         ]
 
     def _read(self, m, source):
-        """Adds the bounds of RDMA Reads: ORD, and what responses may write."""
+        """Adds the bounds of RDMA Reads: ORD, and the check of responses."""
         delivery, cleared = m.submodules.delivery, m.submodules.commit.cleared
         m.submodules.reads = reads = DeliveredReads(self.config.streams)
         if not self.config.responder:

@@ -1,5 +1,5 @@
-"""Bounds RDMA Reads: how many a stream has outstanding, and what their responses may write (RFC
-5040 sections 5.2 and 6.1).
+"""Bounds RDMA Reads: the number that a stream has outstanding, and the octets that their responses
+may write (RFC 5040 sections 5.2 and 6.1).
 
 The data's way::
 
@@ -9,8 +9,8 @@ The data's way::
 
 A Read takes a slot of its stream when its request is cut into a segment, and the slot says what the
 response has to be: its sink's STag, TO and length. Responses come in the order of the requests.
-ResponseCheck goes on to the next slot with the last segment of each; the slot is free once the
-response was delivered.
+With the last segment of each, ResponseCheck takes the next slot; the slot is free once the response
+was delivered.
 """
 
 from functools import partial
@@ -36,7 +36,7 @@ QUEUE = 16
 
 
 class Sink(data.StructLayout):
-    """Where the response to a Read goes: ``stag`` (32), ``to`` (64) and ``length`` (32)."""
+    """The sink of a Read: ``stag`` (32), ``to`` (64) of its first octet, and ``length`` (32)."""
 
     def __init__(self):
         super().__init__({"stag": 32, "to": 64, "length": 32})
@@ -105,7 +105,7 @@ class _Account(data.StructLayout):
 
 
 class _Room(data.StructLayout):
-    """What the Reads of a turn may take: ``slots``, if they are ``bounded`` (1)."""
+    """The ``slots`` that the Reads of a turn may take, if they are ``bounded`` (1)."""
 
     def __init__(self, reads):
         super().__init__({"bounded": 1, "slots": range(reads + 1)})
@@ -323,13 +323,13 @@ class ResponseCheck(wiring.Component):
 
     On a stream that is bounded, a response must have been asked for, and each of its segments must
     name the STag of the Read's sink (otherwise the error is
-    :data:`~..spec.ddp.UNEXPECTED_RESPONSE`), begin where the segment before it ended, at first at
-    the sink's TO, and have no octet beyond its length; and its last segment must end there
+    :data:`~..spec.ddp.UNEXPECTED_RESPONSE`), begin where the segment before it ended (the first
+    one: at the TO of the sink), and have no octet beyond the length; and its last segment must end there
     (otherwise :data:`~..spec.ddp.WRONG_RESPONSE`). STag and TO of a segment without octets are not
     compared (RFC 5041 section 5.2). All other segments pass.
 
-    The progress follows from each segment before it is known whether that is placed. If it is not,
-    its stream is in error, and takes no segment until the host has set it up again.
+    The progress counts each segment before the segment is placed. If the segment is refused, its
+    stream is in error, and takes no segment until the host has set it up again.
 
     Latency: 12 cycles. Throughput: one segment per cycle. Reset: the tables stay. Errors: reported
     in ``UlpResult``.

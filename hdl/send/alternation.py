@@ -1,7 +1,7 @@
 """Decides between a stream's own messages and its Read Responses.
 
 Responses never wait for the stream's own Reads: two peers that both have as many Reads outstanding
-as they may, and more to send, would wait for each other for ever (see :mod:`~..proofs.reads`).
+as they may, and more to send, would never stop waiting for each other (see :mod:`~..proofs.reads`).
 """
 
 from amaranth import *

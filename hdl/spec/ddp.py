@@ -74,7 +74,7 @@ UNTAGGED_VERSION = ErrorNumber(ErrorType.UNTAGGED, 0x06)
 #: The segment is one of a Read Response, and no Read is outstanding, or the oldest one has another
 #: sink: RFC 5040 section 4.8, "Unexpected OpCode".
 UNEXPECTED_RESPONSE = ErrorNumber(ErrorType.REMOTE_OPERATION, 0x06)
-#: The segment is one of a Read Response whose Tagged Offset or length is not what was asked for
+#: The segment is one of a Read Response whose Tagged Offset or length differs from the request's
 #: (RFC 5040 section 5.2.2): section 4.8, "Unspecified Error".
 WRONG_RESPONSE = ErrorNumber(ErrorType.REMOTE_OPERATION, 0xFF)
 #: Codes that section 7.2 reserves for the LLP; the numbers are those of RFC 5044 section 8.

@@ -45,7 +45,7 @@ class Flag(IntFlag):
 
 
 class Waits(IntEnum):
-    """What the next message of a stream waits for, as SEND_STATE shows it."""
+    """The reason why the next message of a stream waits, as SEND_STATE shows it."""
 
     NOTHING = 0
     CREDIT = 1  #: room at the LLP

@@ -1,6 +1,6 @@
-"""Tests of the Reads that the device bounds: their slots, and what their responses may write.
+"""Tests of the Reads that the device bounds: their slots, and the octets that responses may write.
 
-The judge is RFC 5040, whose sentences stand beside what they ask for. The peer's segments are the
+The judge is RFC 5040, whose sentences the tests quote. The peer's segments are the
 golden model's.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the slots of Reads, and that responses write only what was asked for.
+"""Tests the slots of Reads, and that each response fits its request.
 
 The judge is RFC 5040: section 6.1 (no more Reads are outstanding than ORD), section 5.2.2 (STag,
 Tagged Offset and length of a response), as the golden model reads it.

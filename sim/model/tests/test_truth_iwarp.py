@@ -219,8 +219,8 @@ def messages_of(direction: Direction) -> list[tuple[Header, bytes]]:
 
 
 def test_every_response_is_the_one_that_was_asked_for(mpa_capture: Path) -> None:
-    """What real stacks answer passes the comparison with their requests, segment by segment; and
-    if the first request had asked for anything else, what answers it would not.
+    """Responses of real stacks pass the comparison with their requests, segment by segment. They
+    would not if the first request had asked for anything else.
     """
     if mpa_capture.name == NOT_CONFORMANT:
         pytest.skip("its FPDUs cannot be found")

@@ -325,8 +325,8 @@ class ResponseCheck(wiring.Component):
     name the STag of the Read's sink (otherwise the error is
     :data:`~..spec.ddp.UNEXPECTED_RESPONSE`), begin where the segment before it ended (the first
     one: at the TO of the sink), and have no octet beyond the length; and its last segment must end
-    there (otherwise :data:`~..spec.ddp.WRONG_RESPONSE`). STag and TO of a segment without octets are not
-    compared (RFC 5041 section 5.2). All other segments pass.
+    there (otherwise :data:`~..spec.ddp.WRONG_RESPONSE`). STag and TO of a segment without octets
+    are not compared (RFC 5041 section 5.2). All other segments pass.
 
     The progress counts each segment before the segment is placed. If the segment is refused, its
     stream is in error, and takes no segment until the host has set it up again.

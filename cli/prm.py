@@ -51,6 +51,15 @@ def prm(
             show_default=False,
         ),
     ] = None,
+    page: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="With mapped:FILE: a file of the next doorbell page, from page 1 on, as"
+            " /dev/uio1, which a client maps to ring by itself. May be given up to 16 times.",
+            show_default=False,
+        ),
+    ] = None,
     log: Annotated[
         Path | None,
         typer.Option(help="Audit log, one line of JSON per decision. Default: standard error."),
@@ -90,4 +99,4 @@ def prm(
         per_user=per_user,
         limits=limits_of(share or ()),
     )
-    serve(device, socket, policy, log, baud=baud)
+    serve(device, socket, policy, log, baud=baud, pages=page or ())

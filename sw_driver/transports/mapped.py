@@ -12,10 +12,10 @@ import math
 import mmap
 import os
 import select
-import stat
 import struct
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from typing import Any
 from ...hdl.spec import regs
 from ..base.checks import file_path, instance, integer
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError, TransportError
-from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
+from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish, lay_out
+from .pagefile import MappedPage, uio_maps
 from .pins import PIECE, Pins
 from .transport import Transport
 
@@ -32,6 +33,8 @@ _REGISTERS = 1 << regs.ADDRESS_BITS
 #: Linux's flag for pages of 2 MiB, which the mmap module does not have.
 _MAP_HUGETLB = 0x40000
 _HUGE = 1 << 21
+#: The octets of which the address of a ring is a multiple.
+_ALIGNED = 64
 #: How often the pagemap is read, while others make the kernel try to move the pages.
 _LOOKS = 100
 
@@ -46,6 +49,12 @@ class HostMemory(ABC):
     @abstractmethod
     def pinning(self, view: memoryview) -> Steps[Memory]:
         """Pins octets in steps, as :meth:`~.transport.Transport.pinning` does."""
+
+    def share(self, view: memoryview) -> Memory | None:
+        """Shares octets, as :meth:`~.transport.Transport.share` does; None: the device has copies
+        of the host's memory.
+        """
+        return None
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
@@ -105,17 +114,6 @@ class UioInterrupt:
                 raise TransportError(f"the interrupt cannot be enabled: {error}") from error
 
 
-def _is_uio(file: int) -> bool:
-    """Returns whether the file is a UIO device; others, such as /dev/mem, must not be
-    written to.
-    """
-    state = os.fstat(file)
-    if not stat.S_ISCHR(state.st_mode):
-        return False
-    number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
-    return Path(f"/sys/dev/char/{number}/subsystem").resolve().name == "uio"
-
-
 class MappedTransport(Transport):
     """Accesses registers through a mapping of a file.
 
@@ -132,12 +130,22 @@ class MappedTransport(Transport):
         The source of memory that the device can write. It is closed with the transport.
     offset
         Where in the file the registers begin, a multiple of 4.
+    pages
+        The files of the first doorbell pages, for clients of a manager to map; see
+        :class:`~.pagefile.MappedPage`.
     """
 
     #: The ring lies in one page of memory, and needs no huge page.
     completions = 128
 
-    def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        memory: HostMemory,
+        *,
+        offset: int = 0,
+        pages: Sequence[Path | str] = (),
+    ) -> None:
         rule = "a multiple of 4"
         offset = integer("offset", offset, 0, math.inf, rule)
         if offset % 4:
@@ -164,7 +172,21 @@ class MappedTransport(Transport):
             ) from error
         words = ctypes.c_uint32 * (_REGISTERS // 4)
         self._registers: Any = words.from_buffer(self._map, offset - start)
-        self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
+        maps = uio_maps(self._file)
+        self._interrupt = None if maps is None else UioInterrupt(self._file)
+        self.page_files: list[MappedPage] = []
+        try:
+            if len(pages) > regs.PAGES:
+                raise InvalidRequest(
+                    f"the device has {regs.PAGES} doorbell pages, not {len(pages)}: give fewer"
+                    " files"
+                )
+            for number, page in enumerate(pages, 1):
+                place = maps[0].address + offset + number * regs.PAGE_SIZE if maps else None
+                self.page_files.append(MappedPage(file_path("pages", page), place))
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, address: int) -> int:
         self._check()
@@ -190,6 +212,10 @@ class MappedTransport(Transport):
     def pinning(self, view: memoryview) -> Steps[Memory]:
         return self._memory.pinning(view)
 
+    def share(self, view: memoryview) -> Memory:
+        self._check()
+        return self._memory.share(view) or super().share(view)
+
     def allocate(self, octets: int) -> Memory:
         self._check()
         return self._memory.allocate(octets)
@@ -210,6 +236,8 @@ class MappedTransport(Transport):
             self._registers = None
             if self._interrupt is not None:
                 self._interrupt.close()
+            for page in self.page_files:
+                page.close()
             self._map.close()
             os.close(self._file)
             self._memory.close()
@@ -252,6 +280,17 @@ class Pagemap(HostMemory):
             self.pins.unpin(slots)
             raise
         return _Pinned(view, tuple(extents), self.pins, slots)
+
+    def share(self, view: memoryview) -> Memory:
+        memory = self.pin(view)
+        layout = lay_out(memory.extents)
+        if layout.pages or layout.offset % _ALIGNED:
+            memory.close()
+            raise InvalidRequest(
+                f"a ring must lie within one page of {_PAGE} octets, from a multiple of {_ALIGNED}"
+                " octets on: give it fewer entries"
+            )
+        return memory
 
     def allocate(self, octets: int) -> Memory:
         """Allocates memory within one page, or within huge pages where one page is too small."""

@@ -179,8 +179,7 @@ def post(
         Write("BUFFER_LENGTH", length),
         Write("BUFFER_PAGES", pages),
         Write("BUFFER_COOKIE", cookie),
-        Write("BUFFER_SLOT", slot),
-        Write("BUFFER_POST", 1),
+        Write("BUFFER_POST", slot),
     )
 
 
@@ -310,6 +309,14 @@ def set_mulpdu(stream: int, mulpdu: int) -> tuple[Write, ...]:
 def set_sent_msn(stream: int, qn: int, msn: int) -> tuple[Write, ...]:
     """Writes the MSN of the next message that a stream sends to a queue."""
     return _write("SEND", STREAM=stream, QN=qn, MSN=msn, MSN_COMMIT=1)
+
+
+def set_reads(stream: int, ord: int) -> tuple[Write, ...]:
+    """Lets a stream over MPA have ``ord`` RDMA Reads outstanding, after :func:`set_stream`.
+
+    From then on the device takes Read Responses only as they were asked for.
+    """
+    return (Write("SEND_STREAM", stream), *_write("READ", ORD=ord, COMMIT=1))
 
 
 def set_responses(

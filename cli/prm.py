@@ -81,16 +81,7 @@ def prm(
     input. 3: a tool is missing.
     """
     if play is not None:
-        given = {
-            name
-            for name in context.params
-            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        }
-        if device != "sim" or given != {"device", "play"}:
-            raise BadInput("--play needs the device sim, and takes no other option")
-        from .sharing import show
-
-        show(play)
+        _show(context, device, play)
         return
     policy = Policy(
         users=Policy().users | {user_number(name) for name in user or ()},
@@ -100,3 +91,17 @@ def prm(
         limits=limits_of(share or ()),
     )
     serve(device, socket, policy, log, baud=baud, pages=page or ())
+
+
+def _show(context: typer.Context, device: str, capture: Path) -> None:
+    """Shows two programs that share the simulated device; takes no other option."""
+    given = {
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    if device != "sim" or given != {"device", "play"}:
+        raise BadInput("--play needs the device sim, and takes no other option")
+    from .sharing import show
+
+    show(capture)

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ...hdl.spec import regs
+from ...hdl.spec.commands import Write
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, file_path, flag, instance, integer, seconds
 from ..base.closing import Closing
@@ -41,7 +43,6 @@ from ..verbs.known import StreamState
 from ..verbs.pd import MR, PD
 from ..verbs.stream import ORDER, QUEUES, Stream, part_of, queues_of
 from . import protocol
-from .doorbells import DoorbellPage
 from .protocol import DESCRIPTOR, HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
 _WC_STATUS = {each.value: each for each in WcStatus}
@@ -242,6 +243,52 @@ class _Buffer:
             octets = bytes(self.view[offset : offset + length])
             self.mapped.map[offset : offset + length] = octets
             self.copy.note(offset, octets)
+
+
+class DoorbellPage(Closing):
+    """A client's doorbell page: the client maps it, or asks the manager to write there.
+
+    Parameters
+    ----------
+    ask
+        Returns the manager's answer to a request.
+
+    Attributes
+    ----------
+    number
+        The page's number, from 1.
+    mapped
+        Whether the client writes to the device itself.
+    """
+
+    def __init__(self, ask: Callable[[Request], bytes]) -> None:
+        self._ask, self._words = ask, None
+        answer = ask(protocol.Page())
+        size = protocol.PAGE.size
+        self.number, self.mapped = protocol.PAGE.unpack(answer[:size])
+        if self.mapped:
+            (descriptor,) = DESCRIPTOR.unpack(answer[size:])
+            try:
+                self._map = mmap.mmap(descriptor, regs.PAGE_SIZE)
+            finally:
+                os.close(descriptor)
+            # A forked child would keep the page from other clients.
+            self._map.madvise(mmap.MADV_DONTFORK)
+            words: Any = ctypes.c_uint32 * (regs.PAGE_SIZE // 4)
+            self._words = words.from_buffer(self._map)
+
+    def ring(self, command: tuple[Write, ...]) -> None:
+        """Rings a doorbell in the page."""
+        for register, value, _ in command:
+            if self._words is not None:
+                self._words[regs.address(register) // 4] = value
+            else:
+                self._ask(protocol.Bell(regs.DOORBELLS.index(register), value))
+
+    def close(self) -> None:
+        if self._words is not None:
+            self._words = None
+            self._map.close()
 
 
 class ClientContext(Context):

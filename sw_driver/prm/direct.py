@@ -13,7 +13,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import OCTETS, Completion, Kind, SentStatus
@@ -214,17 +213,6 @@ class DirectQueue(CQ):
         self.close()
 
 
-class RingSettings(NamedTuple):
-    """A client's settings of a send ring: base-2 logarithm of its entries, octets of the longest
-    DDP Segment, and whether its FPDUs have CRC and markers.
-    """
-
-    size: int
-    mulpdu: int
-    crc: bool
-    markers: bool
-
-
 class DirectSending:
     """The sending half of a client's stream, whose work requests the client writes itself.
 
@@ -235,8 +223,8 @@ class DirectSending:
     ----------
     stream, queue
         The stream, and the queue for the messages that it sends.
-    memory, offset
-        The client's memory, and where in it the ring begins.
+    memory, request
+        The client's memory, and its request for a ring there.
     page
         The client's doorbell page.
     stopped
@@ -248,8 +236,7 @@ class DirectSending:
         stream: OwnedStream,
         queue: DirectQueue,
         memory: Passed,
-        offset: int,
-        settings: RingSettings,
+        request: protocol.SendRing,
         page: Page,
         stopped: Callable[[Stream, str], None],
     ) -> None:
@@ -257,31 +244,33 @@ class DirectSending:
         self._context = context = stream.context
         if not context.sends:
             raise InvalidRequest("the device sends nothing, or the host does not get its FPDUs")
-        size, mulpdu, _, _ = settings
-        if not 1 <= size <= LARGEST_RING or not 1 <= mulpdu <= _LONGEST:
+        size = request.size
+        if not 1 <= size <= LARGEST_RING or not 1 <= request.mulpdu <= _LONGEST:
             raise InvalidRequest(
                 f"a send ring must have from 2 to {1 << LARGEST_RING} entries, a power of two, and"
                 f" a MULPDU from 1 to {_LONGEST}"
             )
         self._fpdus: deque[bytes] = deque()
         self._limit = _AHEAD
-        self._memory: Memory = context.transport.share(memory.view(offset, ENTRY << size))
+        self._memory: Memory = context.transport.share(memory.view(request.offset, ENTRY << size))
         memory.holds += 1
-        self._page, self._settings = page, settings
+        self._page, self._request = page, request
 
     def opening(self) -> Steps[None]:
         """Gives the ring to the device, in steps. Should they end early, :meth:`closing` takes back
         what there is.
         """
-        number, (size, mulpdu, crc, markers) = self._stream.number, self._settings
+        number, asked = self._stream.number, self._request
         address = self._memory.extents[0].address
         for command in (
             commands.set_limit(number, self._limit),
-            commands.set_sending(number, sequence=0, crc=crc, markers=markers, limited=True),
-            commands.set_mulpdu(number, mulpdu),
+            commands.set_sending(
+                number, sequence=0, crc=asked.crc, markers=asked.markers, limited=True
+            ),
+            commands.set_mulpdu(number, asked.mulpdu),
             *(commands.set_sent_msn(number, qn, 1) for qn in sorted(self._stream.queues)),
             commands.set_send_ring(
-                number, address, size, cq=self.queue.ring.number, page=self._page.number
+                number, address, asked.size, cq=self.queue.ring.number, page=self._page.number
             ),
         ):
             self._context.registers.start(command)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,7 +23,7 @@ from ...hdl.spec.commands import ring_send, take
 from ...hdl.spec.completion import OCTETS, Completion, SentStatus, Status, decode, phase
 from ...hdl.spec.send import ENTRY, Flag, Message, Piece
 from ...hdl.spec.send import Kind as Sends
-from ..base.checks import flag, instance, integer, seconds
+from ..base.checks import flag, instance, integer
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..verbs.cq import WC, Opcode, WcStatus, refresh
 from ..verbs.sending import Part
@@ -39,6 +38,15 @@ _SENT = {
     SentStatus.FAILED: WcStatus.NOT_READ,
     SentStatus.FLUSHED: WcStatus.FLUSHED,
 }
+
+
+def _size(entries: int, most: int) -> int:
+    """Returns the base-2 logarithm of a ring's entries, at most ``most``."""
+    rule = f"a power of two from 2 to {most}"
+    entries = integer("entries", entries, 2, most, rule)
+    if entries & (entries - 1):
+        raise InvalidRequest(f"entries must be {rule}, not {entries!r}")
+    return entries.bit_length() - 1
 
 
 class DirectCQ(ClientCQ):
@@ -61,15 +69,11 @@ class DirectCQ(ClientCQ):
     """
 
     def __init__(self, context: ClientContext, entries: int = 128) -> None:
-        rule = "a power of two from 2 to 128"
-        entries = integer("entries", entries, 2, 128, rule)
-        if entries & (entries - 1):
-            raise InvalidRequest(f"entries must be {rule}, not {entries!r}")
+        self._size = _size(entries, 128)
         instance("a direct queue's context", context, ClientContext)
-        self._size = entries.bit_length() - 1
         self._consumed = self._returned = 0
         self._found: deque[WC] = deque()
-        super().__init__(context, entries)
+        super().__init__(context, 1 << self._size)
 
     def _make(self) -> int:
         self._page = self.context.doorbells()
@@ -160,16 +164,8 @@ class DirectCQ(ClientCQ):
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        timeout = seconds("timeout", timeout)
-        begun = time.monotonic()
-        if taken := self.take(num_entries):
-            return taken
-        left = None if timeout is None else max(timeout - (time.monotonic() - begun), 0)
-        return super().wait(left, num_entries)
-
     def _ask_ready(self, deadline: float | None) -> Future[bytes]:
-        if self._found:
+        if self._found or self._next() is not None:
             ready: Future[bytes] = Future()
             ready.set_result(protocol.READY.pack(True))
             return ready
@@ -217,26 +213,23 @@ class SendRing:
         crc: bool = True,
         markers: bool = False,
     ) -> None:
-        rule = "a power of two from 2 to 64"
-        entries = integer("entries", entries, 2, 64, rule)
-        if entries & (entries - 1):
-            raise InvalidRequest(f"entries must be {rule}, not {entries!r}")
+        size = _size(entries, 64)
         mulpdu = integer("mulpdu", mulpdu, 1, 1 << 14)
         instance("a send ring's stream", stream, ClientStream)
         instance("a send ring's queue", queue, DirectCQ)
         assert isinstance(stream, ClientStream)
-        self.stream, self._queue, self._entries = stream, queue, entries
+        self.stream, self._queue, self._entries = stream, queue, 1 << size
         self._context = context = stream.context
         self._page = context.doorbells()
         self._producer = self._done = 0
         self._posted: deque[tuple[int, object, int]] = deque()  # index after it, wr_id, octets
         with context.lock:
-            self._memory = Mapped(context.link, entries * ENTRY)
+            self._memory = Mapped(context.link, ENTRY << size)
             try:
                 context.ask(
                     protocol.SendRing(
                         stream.handle, queue.handle, self._memory.handle, 0,
-                        entries.bit_length() - 1, mulpdu, flag("crc", crc),
+                        size, mulpdu, flag("crc", crc),
                         flag("markers", markers),
                     )
                 )  # fmt: skip

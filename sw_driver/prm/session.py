@@ -16,7 +16,7 @@ from ..verbs.known import StreamState
 from ..verbs.pd import PD, Access
 from ..verbs.stream import QUEUES, Stream
 from . import protocol
-from .direct import LARGEST_QUEUE, DirectQueue, DirectSending, RingSettings
+from .direct import LARGEST_QUEUE, DirectQueue, DirectSending
 from .memory import Passed
 from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted, tagged
 from .pages import Page, Pages
@@ -387,11 +387,7 @@ class Session:
         if stream.sending is not None:
             raise StateError("the stream has a send ring already: open another stream")
         stream.check()
-        stream.sending = DirectSending(
-            stream, queue, memory, request.offset,
-            RingSettings(request.size, request.mulpdu, request.crc, request.markers),
-            self._paged(), self._stopped,
-        )  # fmt: skip
+        stream.sending = DirectSending(stream, queue, memory, request, self._paged(), self._stopped)
         yield from stream.sending.opening()
         return b""
 

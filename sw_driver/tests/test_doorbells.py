@@ -47,7 +47,7 @@ from ddp_rnic.sw_driver import (
 from ddp_rnic.sw_driver.prm import DirectCQ, Limits, Policy, SendRing, connect, protocol
 from ddp_rnic.sw_driver.prm.client import ClientContext, ClientCQ, ClientStream
 from ddp_rnic.sw_driver.tests.managed import Managed, managed, served, until
-from ddp_rnic.sw_driver.transports.pagefile import MappedPage
+from ddp_rnic.sw_driver.transports.mapped import MappedPage
 from ddp_rnic.sw_driver.verbs.sending import Part
 
 SENDS = RnicConfig(transmit=True)

@@ -21,6 +21,7 @@ from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
 from ..spec.send import ENTRY
+from .alternation import is_for_responses
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
 from .runs import RUN, Runs, Span
@@ -59,17 +60,19 @@ class _Context(data.StructLayout):
 
     ``consumer`` (16): the index of the next message's first entry. ``done`` (32), ``needs`` (8): as
     in :class:`~.segmenter.TurnResult`. ``window`` (8): entries to be read in the next turn.
-    ``answered`` (1): the last turn was for Read Responses.
+    ``answered`` (1): the last turn was for Read Responses. ``waits`` (2): a
+    :class:`~..spec.send.Waits`.
     """
 
     def __init__(self):
-        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1})
+        super().__init__({
+            "consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1, "waits": 2})
 
 
 class _Window(data.StructLayout):
     """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
 
-    ``octets``, ``done``, ``more``, ``response``, ``repeat`` and ``slot`` as in
+    ``octets``, ``done``, ``more``, ``response``, ``answers``, ``repeat`` and ``slot`` as in
     :class:`~.work.Turn`.
     """
 
@@ -78,7 +81,7 @@ class _Window(data.StructLayout):
         super().__init__({
             **{name: ring[name].shape for name in ("stream", "base", "size")},
             "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1,
-            "response": 1, "repeat": 1, "slot": SLOT_BITS})
+            "response": 1, "answers": 1, "repeat": 1, "slot": SLOT_BITS})
 
 
 class _Fetched(data.StructLayout):
@@ -89,7 +92,8 @@ class _Fetched(data.StructLayout):
         super().__init__({
             name: window[name].shape
             for name in (
-                "stream", "count", "octets", "done", "more", "response", "repeat", "slot")})
+                "stream", "count", "octets", "done", "more", "response", "answers", "repeat",
+                "slot")})
 
 
 class RingReader(wiring.Component):
@@ -122,10 +126,10 @@ class RingReader(wiring.Component):
         Replaces the ring of a stream that has no turn; its indices begin with 0.
     doorbell : In(stream.Signature(Doorbell(streams)))
     nudge : In(stream.Signature(range(streams)))
-        A stream that is woken too, because it has new credit.
-    look : In(range(streams)), consumer : Out(16)
-        The index of a stream's next message, answered after 3 cycles, or as soon as no result is
-        in the way.
+        A stream that is woken too, because it has new credit, or a free slot for a Read.
+    look : In(range(streams)), consumer : Out(16), waits : Out(2)
+        The index of a stream's next message, and what that waits for, answered after 3 cycles, or
+        as soon as no result is in the way.
     wake, turn, ended
         The other ends of those of :class:`~.scheduler.Scheduler`.
     segments, reserved, pieces, heads, beats
@@ -152,6 +156,7 @@ class RingReader(wiring.Component):
             "nudge": In(stream.Signature(range(streams))),
             "look": In(range(streams)),
             "consumer": Out(16),
+            "waits": Out(2),
             **{name: member.flip() for name, member in scheduler.items()},
             "segments": Out(stream.Signature(ReadSegment())),
             "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
@@ -241,7 +246,10 @@ class RingReader(wiring.Component):
         ]
         # While no result waits, the context is the one that the host looks at.
         with m.If(~delayed(m, 2, results.o.valid, "waited")):
-            m.d.sync += self.consumer.eq(contexts.data[1].consumer)
+            m.d.sync += [
+                self.consumer.eq(contexts.data[1].consumer),
+                self.waits.eq(contexts.data[1].waits),
+            ]
         # The result of three cycles ago meets the context that it changes.
         changes, written = delayed(m, 3, resulted, "changes"), delayed(m, 3, result, "written")
         before = delayed(m, 1, contexts.data[1], "before")
@@ -272,6 +280,7 @@ class RingReader(wiring.Component):
                     written.again & ~written.needs.any() & ~written.spent, wider,
                     before.window))), WINDOW)),
             context.data.answered.eq(changes & other),
+            context.data.waits.eq(Mux(changes, Mux(other, before.waits, written.waits), 0)),
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
@@ -433,7 +442,9 @@ class RingReader(wiring.Component):
         begun = Signal()  # a message of the stream's own
         m.d.sync += begun.eq(context3.done.any())
         m.d.comb += [
-            answers.eq(found.sends & ~begun & (found.done.any() | ~sends | ~context4.answered)),
+            answers.eq(is_for_responses(
+                asked=found.sends, answering=found.done.any(), begun=begun, own=sends,
+                last=context4.answered)),
         ]
         with m.If(answers):
             m.d.comb += [
@@ -444,7 +455,7 @@ class RingReader(wiring.Component):
                 window.response.eq(1),
             ]
         with m.Elif(found.sends):
-            m.d.comb += window.more.eq(1)
+            m.d.comb += [window.more.eq(1), window.answers.eq(1)]
 
     def _read(self, m, windows, fetched):
         """Reads a window, in runs."""
@@ -562,6 +573,7 @@ class Entries(wiring.Component):
                     entry.stream.eq(window.stream),
                     entry.turn.first.eq(left == window.count),
                     *(entry.turn[name].eq(window[name])
-                      for name in ("octets", "done", "more", "response", "repeat", "slot")),
+                      for name in (
+                          "octets", "done", "more", "response", "answers", "repeat", "slot")),
                 ]
         return m

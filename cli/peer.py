@@ -197,7 +197,7 @@ def demo_command(
         bool,
         typer.Option(
             "--bad-network",
-            help="Also run rping where packets are lost, doubled and overtaken, with a TCP without"
+            help="Repeat all where packets are lost, doubled and overtaken, with a TCP without"
             " copies here: the gateware sends again.",
         ),
     ] = False,

@@ -380,7 +380,7 @@ class Scenario(Tables):
         if isinstance(header, UntaggedHeader):
             cookie = stream.queues[header.qn].buffers.pop(header.msn).cookie
         pass_ = phase(len(self.completions), self.ring.size)
-        self.completions.append(replace(completion_of(number, event, cookie), phase=pass_))
+        self.completions.append(completion_of(number, event, cookie)._replace(phase=pass_))
         self.counters["DELIVERED"] += 1
         if isinstance(header, UntaggedHeader):
             stream.queues[header.qn].delivered.append(len(self.completions))

@@ -18,6 +18,7 @@ from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
+from .lib.blockram import FEW, ForwardedTable
 from .lib.stream import delayed
 from .lib.table import table_write
 from .mpa.intake import LlpSettings
@@ -341,7 +342,7 @@ class Control(wiring.Component):
             post.stream.eq(registers.queue_stream),
             post.qn.eq(registers.queue_number),
             post.msn.eq(registers.queue_msn),
-            post.slot.eq(registers.buffer_slot),
+            post.slot.eq(registers.word),
             post.buffer.address.eq(self._address(registers, "buffer_addr", linear=True)),
             post.buffer.length.eq(registers.buffer_length),
             post.buffer.pages.eq(registers.buffer_pages),
@@ -357,7 +358,8 @@ class Control(wiring.Component):
         ring, rung, kept = registers.send_ring_size if config.transmit else None, {}, C(0)
         for bit, (name, index, items, sets) in enumerate((
             ("SEND_DOORBELL", word[16:], config.streams, config.transmit and (
-                registers.send_ring_commit & self._known(registers.send_stream),
+                (registers.send_ring_commit | registers.send_page_commit)
+                & self._known(registers.send_stream),
                 registers.send_stream, ring[25:])),
             ("CQ_DOORBELL", word[16:24], config.completion_queues + config.sctp, (
                 registers.cq_commit & self._has_queue(registers.cq_index),
@@ -377,9 +379,20 @@ class Control(wiring.Component):
             rung[name] = registers.page_rings[bit] & fence.allows
             kept = kept | rung[name]
         ignored = Signal(32, init=(1 << 32) - 1 if config.full_counters else 0)
-        m.d.sync += ignored.eq(
-            ignored + (registers.page_strays | (registers.page_rings.any() & ~kept)))
-        m.d.comb += registers.doorbells_ignored.eq(ignored)
+        stray = registers.page_strays | (registers.page_rings.any() & ~kept)
+        m.d.sync += ignored.eq(ignored + stray)
+        # A write has its page from its first cycle on, and the next one begins after this one was
+        # counted.
+        m.submodules.strays = strays = ForwardedTable(16, 1 << regs.PAGE_BITS, reads=2, few=FEW)
+        m.d.comb += [
+            registers.doorbells_ignored.eq(ignored),
+            strays.address[0].eq(registers.page),
+            strays.write.valid.eq(stray),
+            strays.write.payload.address.eq(registers.page),
+            strays.write.payload.data.eq(strays.data[0] + 1),
+            strays.address[1].eq(registers.doorbell_page),
+            registers.page_ignored.eq(strays.data[1]),
+        ]
         return rung
 
     def _has_queue(self, index):

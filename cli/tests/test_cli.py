@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import jschon
@@ -100,7 +99,7 @@ def test_received_messages_are_written_in_order_of_delivery(sim: Ground, tmp_pat
 def test_a_receive_has_the_octets_that_the_rtl_placed(sim: Ground, tmp_path: Path) -> None:
     def spoil(memory: np.ndarray, outcome: Outcome) -> None:
         number = next(n for n, each in enumerate(outcome.completions) if each.length == 100)
-        outcome.completions[number] = replace(outcome.completions[number], length=99)
+        outcome.completions[number] = outcome.completions[number]._replace(length=99)
 
     sim.engine.spoil = spoil
     messages = [struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + bytes(range(100))]

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class Spoiling(CompiledEngine):
         def spoil(outcome: Outcome) -> None:
             for at, each in enumerate(outcome.completions, completions):
                 if at == 100:
-                    outcome.completions[at - completions] = replace(each, cookie=each.cookie ^ 1)
+                    outcome.completions[at - completions] = each._replace(cookie=each.cookie ^ 1)
 
         def part(outcome: Outcome) -> bool:
             nonlocal completions

@@ -39,9 +39,11 @@ class Registers(wiring.Component):
         With ``transmit`` only: the same of SEND_DOORBELL and SEND_RELEASED.
     page : Out(5)
         Page of the write that is being decoded. Without a doorbell page it is 0.
-    word, page_rings, page_strays : Out(32), Out(1) for each of DOORBELLS, Out(1)
-        A doorbell was written to a page, with this value; a page was written with no effect. The
-        two are high for one cycle, 3 cycles after address and data came, as is ``rings``.
+    word : Out(32)
+        Value of the latest write.
+    page_rings, page_strays : Out(1) for each of DOORBELLS, Out(1)
+        A doorbell was written to a page; a page was written with no effect. Both are high for one
+        cycle, 3 cycles after address and data came, as is ``rings``.
     A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """

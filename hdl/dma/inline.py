@@ -107,7 +107,7 @@ class InlineMemory(wiring.Component):
         m.d.comb += [
             at.eq(read.addr[lane:][:len(at)] + beat),
             ends.eq(read.none | (beat == read.len)),
-            # The highest bit is 1 unless the row has come: then it is less than ``rows`` behind.
+            # The highest bit is 0 once the row has come: fewer than ``rows`` others came after it.
             late.eq(come + ~last),
             served.eq(waits & ~late[-1] & queue.half),
             loads.eq(~waits | served),

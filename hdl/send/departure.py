@@ -107,8 +107,9 @@ class Departure(wiring.Component):
     A segment that is sent again keeps its number, and changes none. It leaves even after the half
     was closed: a Terminate reaches the peer only after all octets before it.
 
-    Latency: 4 cycles from ``segments`` to ``heads``, 1 from ``beats`` to ``o``. Throughput: one segment in 2 cycles, one beat
-    per cycle. Reset: empty; the states stay. Errors: ``failed`` in the state.
+    Latency: 4 cycles from ``segments`` to ``heads``, 1 from ``beats`` to ``o``. Throughput: one
+    segment in 2 cycles, one beat per cycle. Reset: empty; the states stay. Errors:
+    ``failed`` in the state.
 
     Parameters
     ----------

@@ -236,8 +236,6 @@ class RingReader(wiring.Component):
             self.ended.payload.again.eq(ends & result.again),
             results.o.ready.eq(self.ended.ready & ends),
             idle.o.ready.eq(self.ended.ready & ~ends),
-        ]
-        m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(results.o.valid, result.stream, self.look)),
         ]
@@ -257,6 +255,10 @@ class RingReader(wiring.Component):
             used.eq(Mux(taken.entries > MOST - 2, MOST, taken.entries + 2)),
             # A new ring is written in a cycle in which no result is.
             sets.eq(self.set.valid & ~sets & ~coming),
+            # The stream's turn comes later than its doorbell by more than this cycle.
+            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
+            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
+            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
         m.d.comb += [
             wider.eq(Mux(before.window[7], MOST, before.window << 1)),
@@ -281,12 +283,6 @@ class RingReader(wiring.Component):
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
-        ]
-        # The stream's turn comes later than its doorbell by more than this cycle.
-        m.d.sync += [
-            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
-            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
-            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
         if self.responses:
             self._account_responses(m, results, resulted, wakes, bells)

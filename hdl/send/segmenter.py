@@ -294,7 +294,7 @@ class Cutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, valid = Signal(_Prepared(self.streams), name="now"), Signal(name="valid")
-        fresh, recent = Signal(2), Signal()  # ``recent``: one of ``fresh``
+        fresh = Signal(2)
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
         skips, stops, leaves, loads, takes, wrong = (Signal() for _ in range(6))
@@ -303,8 +303,8 @@ class Cutter(wiring.Component):
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
         length, again = Signal(LENGTH_BITS), now.turn.repeat
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
-        most = self._mulpdu(m, now, recent)
-        mulpdu = Mux(again, length_again, most.octets)
+        most, roomy = self._mulpdu(m, now, takes | fresh[0])
+        mulpdu = Mux(again, length_again, most)
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
@@ -330,7 +330,6 @@ class Cutter(wiring.Component):
             tests.eq(weighs & scarce & ~again),
             cuts.eq((weighs & ~(scarce & ~again)) | tests),
             fresh.eq(Cat(takes, fresh)),
-            recent.eq(takes | fresh[0]),
             waits.eq(self.i.valid & ~takes),
         ]
         # The MULPDU may change between weighing and cutting.
@@ -341,8 +340,7 @@ class Cutter(wiring.Component):
                 rest.eq(now.left - header),
                 wrong.eq(now.refused | (control & ~sctp) | Mux(
                     again, (length_again < header) | (now.left < length_again),
-                    failed | ~Mux(control, most.control, Mux(
-                        now.tagged, most.tagged, most.untagged)))),
+                    failed | ~roomy)),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -359,8 +357,7 @@ class Cutter(wiring.Component):
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
         with m.Else():
             m.d.sync += [now.at[32:].eq(now.at[32:] + carry), carry.eq(0)]
-        # Neither ``valid`` nor ``waits`` gates the wide register.
-        with m.If(loads):
+        with m.If(loads):  # ``valid`` does not gate the wide register
             m.d.sync += [
                 now.eq(self.i.payload), carry.eq(0),
                 length_again.eq(self.repeat.length), msn_again.eq(self.repeat.msn)]
@@ -440,11 +437,13 @@ class Cutter(wiring.Component):
         return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
 
-    def _mulpdu(self, m, now, recent):
-        """Returns the MULPDU of the message that is being cut, as a ``_Mulpdu``.
+    def _mulpdu(self, m, now, takes):
+        """Returns the MULPDU of the message that is being cut, and whether its segments have room
+        for an octet.
 
-        It comes from the table's port for the message that waits until the message has been cut
-        for two cycles, because the table takes two cycles.
+        ``takes``: the message was taken in this cycle or in the last one. The MULPDU comes from the
+        table's port for the message that waits until the message has been cut for two cycles,
+        because the table takes two cycles.
         """
         m.submodules.mulpdu_table = table = ForwardedTable(
             _Mulpdu(), self.streams, reads=2, few=FEW)
@@ -459,9 +458,11 @@ class Cutter(wiring.Component):
             table.address[0].eq(now.stream),
             table.address[1].eq(self.i.payload.stream),
         ]
-        found = Signal(_Mulpdu())
+        found, recent = Signal(_Mulpdu()), Signal()
+        m.d.sync += recent.eq(takes)
         m.d.comb += found.eq(Mux(recent, table.data[1], table.data[0]))
-        return found
+        return found.octets, Mux(now.control & self.sctp, found.control, Mux(
+            now.tagged, found.tagged, found.untagged))
 
     def _msn(self, m, now, fresh, cuts, sent):
         """Returns the MSN of the message that is being cut; ``cuts``: one of its segments is, and

@@ -255,14 +255,7 @@ class SentCompletions(wiring.Component):
             m.d.sync += eighths.eq(eighths.rotate_left(1))
             with m.If(sweeps):
                 m.d.sync += [swept.eq(swept + 1), left.eq(left - 1), sweeping.eq(left != 1)]
-        given = stream.Signature(range(queues), always_ready=True).create(path=("given",))
-        m.d.sync += [
-            given.valid.eq(self.host.freed.valid), given.payload.eq(self.host.freed.payload)]
-        with m.If(given.valid):
-            m.d.sync += blocked.bit_select(given.payload, 1).eq(0)
-            with m.If(blocked.bit_select(given.payload, 1)):
-                m.d.sync += [left.eq(streams), sweeping.eq(1)]
-
+        given = self._unblock(m, blocked, left, sweeping)
         # The step begins one cycle after the choice, and ends in this one. A name with _4 is the
         # value of 4 cycles ago.
         op_4, number_4 = delayed(m, 4, op, "op"), delayed(m, 4, number, "number")
@@ -315,6 +308,17 @@ class SentCompletions(wiring.Component):
             self.i.valid | self.released.valid | under_way.any() | due.i.valid | sweeping
             | due.o.valid | reporting)
         return m
+
+    def _unblock(self, m, blocked, left, sweeping):
+        """Starts a sweep when a blocked queue has room; returns the queue that may have room."""
+        given = stream.Signature(range(len(blocked)), always_ready=True).create(path=("given",))
+        m.d.sync += [
+            given.valid.eq(self.host.freed.valid), given.payload.eq(self.host.freed.payload)]
+        with m.If(given.valid):
+            m.d.sync += blocked.bit_select(given.payload, 1).eq(0)
+            with m.If(blocked.bit_select(given.payload, 1)):
+                m.d.sync += [left.eq(self.config.streams), sweeping.eq(1)]
+        return given
 
     def _end(self, m, now, becomes, message):
         """Adds a message to an account."""

@@ -126,7 +126,7 @@ def _fields(octets, table):
 
 
 class _Step(data.StructLayout):
-    """The facts about the rest of a message that decide what is done in a cycle.
+    """The facts about the rest of a message that decide about a cycle.
 
     Members
     -------

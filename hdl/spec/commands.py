@@ -179,8 +179,7 @@ def post(
         Write("BUFFER_LENGTH", length),
         Write("BUFFER_PAGES", pages),
         Write("BUFFER_COOKIE", cookie),
-        Write("BUFFER_SLOT", slot),
-        Write("BUFFER_POST", 1),
+        Write("BUFFER_POST", slot),
     )
 
 
@@ -255,6 +254,20 @@ def set_send_ring(
         Write("SEND_STREAM", stream),
         *_write("SEND_RING", LO=address & _HALF, HI=address >> 32, SIZE=ring, COMMIT=1),
     )
+
+
+def set_send_page(stream: int, page: int = 0) -> tuple[Write, ...]:
+    """Gives a stream's doorbell another page, or with 0 none, while the stream may be sending."""
+    return (
+        Write("SEND_STREAM", stream),
+        Write("SEND_RING_SIZE", regs.pack("SEND_RING_SIZE", page=page)),
+        Write("SEND_PAGE_COMMIT", 1),
+    )
+
+
+def close_send_ring(stream: int) -> tuple[Write, ...]:
+    """Takes a stream's ring and its doorbell page away, while the stream sends nothing."""
+    return _write("SEND", STREAM=stream, RING_SIZE=0, RING_COMMIT=1)
 
 
 def ring_send(stream: int, producer: int, *, page: int = 0) -> tuple[Write, ...]:

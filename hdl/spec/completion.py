@@ -13,7 +13,6 @@ delivers every message that RFC 5041 section 5.4 lets it deliver:
 * **Sent messages** never overrun a queue: without room, the device keeps their latest completions.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -111,8 +110,7 @@ FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(NamedTuple):
     """A decoded entry of a completion queue.
 
     ``rsvdulp`` is the number in the DDP header, of 40 bits, or of 8 bits in a tagged message. The
@@ -132,12 +130,15 @@ class Completion:
     ends: bool = False
 
 
-#: Of each field the name, the lowest bit in the entry, and a mask of as many bits.
-_BITS = [(field.name, 8 * field.octet + field.bit, (1 << field.bits) - 1) for field in FIELDS]
-_STATUS: dict[Kind, type[AnyStatus]] = {
-    Kind.CHUNK: ChunkStatus,
-    Kind.SESSION: Reason,
-    Kind.SENT: SentStatus,
+#: Of each field the lowest bit in the entry, and a mask of as many bits.
+_BITS = [(8 * field.octet + field.bit, (1 << field.bits) - 1) for field in FIELDS]
+#: The kinds, and of each one the statuses, by their numbers.
+_KINDS = {int(kind): kind for kind in Kind}
+_STATUS: dict[Kind, dict[int, AnyStatus]] = {kind: {int(s): s for s in Status} for kind in Kind}
+_STATUS |= {
+    Kind.CHUNK: {int(status): status for status in ChunkStatus},
+    Kind.SESSION: {int(reason): reason for reason in Reason},
+    Kind.SENT: {int(status): status for status in SentStatus},
 }
 
 
@@ -146,22 +147,19 @@ def decode(octets: bytes) -> Completion:
     if len(octets) != OCTETS:
         raise ValueError(f"A completion must be {OCTETS} octets, not {len(octets)}")
     entry = int.from_bytes(octets, "little")
-    value = {name: entry >> lowest & mask for name, lowest, mask in _BITS}
-    wire = value["rsvdulp"].to_bytes(5, "little")
-    kind = Kind(value["kind"])
+    tagged, ends, number, status, stream, tag, length, cookie, rsvdulp, qn, phase = [
+        entry >> lowest & mask for lowest, mask in _BITS
+    ]
+    wire = rsvdulp.to_bytes(5, "little")
+    try:
+        kind = _KINDS[number]
+        outcome = _STATUS[kind][status]
+    except KeyError:
+        raise ValueError(f"Kind {number} with status {status} does not exist") from None
     return Completion(
-        phase=value["phase"],
-        tagged=bool(value["tagged"]),
-        status=_STATUS.get(kind, Status)(value["status"]),
-        stream=value["stream"],
-        tag=value["tag"],
-        length=value["length"],
-        cookie=value["cookie"],
-        rsvdulp=int.from_bytes(wire[: 1 if value["tagged"] else 5], "big"),
-        qn=value["qn"],
-        kind=kind,
-        ends=bool(value["ends"]),
-    )
+        phase, bool(tagged), outcome, stream, tag, length, cookie,
+        int.from_bytes(wire[: 1 if tagged else 5], "big"), qn, kind, bool(ends),
+    )  # fmt: skip
 
 
 def phase(number: int, size: int) -> int:

@@ -14,7 +14,7 @@ for each purpose:
   and writes ``STREAM_COMMIT`` again. ``REVOKE_STREAM`` disables the stream and revokes the STags
   bound to it.
 * Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
-  ``BUFFER_*`` registers and ``QUEUE_MSN``, then ``BUFFER_POST``.
+  ``BUFFER_*`` registers and ``QUEUE_MSN``, then the number of a free slot to ``BUFFER_POST``.
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
   write to ``EVENT_POP`` removes it. The device keeps one event for each stream, so none is lost
   however long the host does not read them, and no stream waits for it.
@@ -28,8 +28,9 @@ for each purpose:
   stands for none. In a page, ``SEND_DOORBELL`` and ``CQ_DOORBELL`` have the offsets and the fields
   that they have among the registers. A write of all four octets to one of them rings, if the page
   is that of the stream or queue. Every other write to a page has no effect, and is counted in
-  ``DOORBELLS_IGNORED``; every read of a page returns 0. A page answers each access with OKAY, so
-  that no client causes an error on the bus.
+  ``DOORBELLS_IGNORED`` and, for its page alone, in ``PAGE_IGNORED``; every read of a page returns
+  0. A page answers each access with OKAY, so that no client causes an error on the bus. To take a
+  page back from a stream that may still send, write ``SEND_PAGE_COMMIT``.
 
 The registers from ``ASSOC_SRC0`` to ``CHUNKS_REFUSED`` exist only with SCTP; the ``CAP_*``
 registers before them are 0 without it:
@@ -80,7 +81,7 @@ from dataclasses import dataclass
 from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0003_0003  #: major in the upper half, minor in the lower
+VERSION = 0x0004_0000  #: major in the upper half, minor in the lower
 #: Doorbell pages, with the numbers from 1 on. Page 0 has the registers.
 PAGES = 16
 PAGE_SIZE = 4096  #: octets of a page
@@ -184,6 +185,14 @@ REGISTERS = (
         " needs more. 0 in a device without SCTP.",
     ),
     Register("CAP_DOORBELLS", 0x034, "ro", "Doorbell pages, with the numbers from 1 on."),
+    Register("DOORBELL_PAGE", 0x038, "rw", "Number of the doorbell page of PAGE_IGNORED."),
+    Register(
+        "PAGE_IGNORED",
+        0x03C,
+        "ro",
+        "The writes through DOORBELL_PAGE that DOORBELLS_IGNORED counts, modulo 2^16. A reset keeps"
+        " the count.",
+    ),
     Register(
         "STATUS",
         0x018,
@@ -283,17 +292,12 @@ REGISTERS = (
     Register("BUFFER_PAGES", 0x0B0, "rw", "Page size of the buffer, encoded as in STAG_PAGES."),
     Register("BUFFER_COOKIE", 0x0B4, "rw", "Number that the buffer's completion returns."),
     Register(
-        "BUFFER_SLOT",
-        0x0E8,
-        "rw",
-        "Slot of the buffer table that holds the buffer; no buffer that still waits for a message"
-        " may be in it.",
-    ),
-    Register(
         "BUFFER_POST",
         0x0B8,
         "wo",
-        "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted.",
+        "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted. The"
+        " value is the slot of the buffer table that then holds the buffer; no buffer that still"
+        " waits for a message may be in it.",
     ),
     Register(
         "REVOKE_STREAM",
@@ -659,6 +663,13 @@ REGISTERS = (
         "wo",
         "Writes the SEND_RING registers, while the stream sends nothing. Its indices begin with 0,"
         " and completions that the device keeps for its former ring are lost.",
+    ),
+    Register(
+        "SEND_PAGE_COMMIT",
+        0x2DC,
+        "wo",
+        "Writes SEND_RING_SIZE.page for SEND_STREAM, and nothing else, at any time. From then on no"
+        " other page rings the stream.",
     ),
     Register(
         "SEND_DOORBELL",

@@ -1143,7 +1143,6 @@ class _Draw:
             "STREAM_INDEX": rng.choice(self._numbers),
             "QUEUE_STREAM": rng.choice(self._numbers),
             "QUEUE_NUMBER": rng.randrange(QUEUES),
-            "BUFFER_SLOT": rng.randrange(config.buffers),
         }
         written = {}
         for each in self._there():

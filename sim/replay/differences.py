@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -270,10 +270,10 @@ class _Entries:
     def _compared(self, what: str, group: _Group) -> Iterator[Difference]:
         want, got = group.wanted.popleft(), group.got.popleft()
         # The phase is that of the entry's place in the ring.
-        completion = replace(want.completion, phase=phase(got.place, self._plan.ring.size))
+        completion = want.completion._replace(phase=phase(got.place, self._plan.ring.size))
         if isinstance(want, Record) and want.state is not None:
             if got.completion.tag == want.state:
-                completion = replace(completion, tag=want.state)
+                completion = completion._replace(tag=want.state)
         where = f"{what} {group.compared}, {want.text}"
         for name, one, other in _unlike(completion, got.completion):
             yield Difference(f"{name} of a {what}", where, one, other, got.cycle)
@@ -310,10 +310,9 @@ def matched(plan: Plan, outcome: Outcome) -> Iterator[tuple[Expected, int]]:
 
 def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]]:
     """Yields the fields that differ, with both values."""
-    for each in fields(Completion):
-        wanted, had = getattr(want, each.name), getattr(have, each.name)
+    for name, wanted, had in zip(Completion._fields, want, have, strict=True):
         if wanted != had:
-            yield each.name, _number(each.name, wanted), _number(each.name, had)
+            yield name, _number(name, wanted), _number(name, had)
 
 
 def _delivered_in(outcome: Outcome, number: int) -> int | None:

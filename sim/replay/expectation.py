@@ -490,7 +490,7 @@ class Golden:
         while at and self.deliveries[at - 1].arrival is arrival:
             at -= 1
             delivery = self.deliveries[at]
-            completion = replace(delivery.completion, status=Status.NOT_PLACED)
+            completion = delivery.completion._replace(status=Status.NOT_PLACED)
             self.deliveries[at] = replace(delivery, completion=completion)
         # A stream reports its first error: one message too many may have failed it already.
         if self.live(arrival.stream.number):

@@ -105,9 +105,10 @@ class Host:
         self.dut = shared(Control, CONFIG)
         self.sent, self.taken, self.commands = [], [], []
         self.ignored = 0  #: writes to pages that must have had no effect
+        self.strays = None  #: how many of these came through each page, if a test says so
 
-    def play(self, script, *, limit=60_000):
-        """Runs ``script(host)``."""
+    def play(self, script, *, background=(), limit=60_000):
+        """Runs ``script(host)``, beside what runs in the ``background``."""
         dut = self.dut
 
         async def main(ctx):
@@ -116,9 +117,15 @@ class Host:
             for name in ("set", "opens", "limits", "ring", "msns", "doorbell", "released"):
                 ctx.set(getattr(dut.send, name).ready, 1)
             ctx.set(dut.clear.ready, 1)
+            before = [await self.count(page) for page in range(1, regs.PAGES + 1)]
             await script(self)
             await ctx.tick().repeat(8)
             assert await self.count() == self.ignored
+            pages = [await self.count(page) for page in range(1, regs.PAGES + 1)]
+            counts = [after - first for first, after in zip(before, pages, strict=True)]
+            assert sum(counts) == self.ignored
+            if self.strays is not None:
+                assert counts == self.strays
 
         async def listen(ctx):
             doorbell, bell = dut.send.doorbell, dut.queues.doorbell
@@ -129,7 +136,7 @@ class Host:
                 if takes:
                     self.taken.append((taken.queue, taken.consumer, taken.arm))
 
-        simulate(dut, main, background=(listen,), limit=limit)
+        simulate(dut, main, background=(listen, *background), limit=limit)
 
     async def do(self, *steps):
         """Carries out the writes of commands."""
@@ -137,9 +144,12 @@ class Host:
             if isinstance(step, Write):
                 assert await self.write(step.address, step.value) == OKAY
 
-    async def count(self):
-        """Returns the counter of ignored doorbells."""
-        value, _ = await self.read(regs.address("DOORBELLS_IGNORED"))
+    async def count(self, page=None):
+        """Returns the counter of ignored doorbells, or that of a page."""
+        if page is not None:
+            await self.do(Write("DOORBELL_PAGE", page))
+        name = "DOORBELLS_IGNORED" if page is None else "PAGE_IGNORED"
+        value, _ = await self.read(regs.address(name))
         return value
 
     async def give(self, stream, page):
@@ -157,6 +167,7 @@ def test_a_doorbell_in_a_page_reaches_the_streams_and_queues_of_that_page_alone(
     of_stream = [rng.randrange(regs.PAGES + 1) for _ in range(CONFIG.streams)]
     of_queue = [rng.randrange(4) for _ in range(QUEUES)]
     sent, taken = [], []
+    host.strays = [0] * regs.PAGES
 
     async def script(host):
         for stream, page in enumerate(of_stream):
@@ -172,6 +183,7 @@ def test_a_doorbell_in_a_page_reaches_the_streams_and_queues_of_that_page_alone(
                     sent.append((stream, index))
                 else:
                     host.ignored += 1
+                    host.strays[page - 1] += 1
             for queue in (*range(QUEUES + 1), 0xFF):
                 arm = rng.getrandbits(1)
                 await host.do(*commands.take(7 * page, queue=queue, arm=arm, page=page))
@@ -179,6 +191,7 @@ def test_a_doorbell_in_a_page_reaches_the_streams_and_queues_of_that_page_alone(
                     taken.append((queue, 7 * page, arm))
                 else:
                     host.ignored += 1
+                    host.strays[page - 1] += 1
         # The owner of the whole device rings all of them, through the registers.
         for stream in range(CONFIG.streams):
             await host.do(*commands.ring_send(stream, stream))
@@ -215,6 +228,34 @@ def test_a_page_that_was_given_to_another_client_rings_the_streams_of_that_clien
 
     host.play(script)
     assert host.sent == [(3, 1), (4, 9), (3, 4)] and host.taken == [(1, 1, 0)]
+
+
+def test_a_page_is_taken_from_a_stream_that_may_be_sending_and_its_ring_stays():
+    host, rings = Host(), []
+
+    async def script(host):
+        await host.give(3, 5)
+        await host.give(4, 5)
+        await host.do(*commands.ring_send(3, 1, page=5), *commands.set_send_page(3))
+        await host.do(*commands.ring_send(3, 2, page=5), *commands.ring_send(4, 3, page=5))
+        host.ignored = 1
+        # The owner of the device rings the stream as before, and may give it another page.
+        await host.do(*commands.ring_send(3, 4), *commands.set_send_page(3, 6))
+        await host.do(*commands.ring_send(3, 5, page=6), *commands.ring_send(3, 6, page=5))
+        host.ignored += 1
+        # A stream that does not exist leaves those that do as they are.
+        await host.do(*commands.set_send_page(3 + CONFIG.streams, 5))
+        await host.do(*commands.ring_send(3, 7, page=6))
+
+    async def listen(ctx):
+        ring = host.dut.send.ring
+        async for *_, valid, ready in ctx.tick().sample(ring.valid, ring.ready):
+            if valid and ready:
+                rings.append(None)
+
+    host.play(script, background=(listen,))
+    assert host.sent == [(3, 1), (4, 3), (3, 4), (3, 5), (3, 7)]
+    assert len(rings) == 2, "only the two rings that were given were set"
 
 
 def test_who_takes_the_device_over_takes_all_pages_back():

@@ -22,7 +22,7 @@ _PATIENCE = 600.0
 #: Seconds between two tries to connect, and until a server ends whose client has failed.
 _PAUSE, _GRACE = 1.0, 10.0
 #: perftest's clients: the words of the table, and the commands without address.
-_TESTS = {
+TESTS = {
     "send": "ib_send_bw -R -F",
     "write": "ib_write_bw -R -F",
     "read": "ib_read_lat -R -F",
@@ -141,7 +141,7 @@ async def demo(
     # rping's server takes the end of the client for a failure.
     await shell.end()
     rows.append(Row("rping", "gateware", tally, count))
-    for word, program in _TESTS.items():
+    for word, program in TESTS.items():
         say(f"perftest, {word}")
         command = f"{program} -n {count} -s {size} {shell.here}"
         rows.append(await _served(node, shell, f"perftest {word}", "perftest", command, count))
@@ -168,29 +168,33 @@ async def _served(
             await serving  # raises the reason why nothing listens
         raise
     await shell.start(f"{command} -p {await port}")
-    deadline = time.monotonic() + _PATIENCE
-    while not serving.done() and time.monotonic() < deadline:
-        failed = await shell.failure()
-        # The end of a program that did connect is noticed here, too.
-        await asyncio.wait({serving}, timeout=_GRACE if failed else _PAUSE)
-        if failed and not serving.done():
-            return await _given_up(serving, test, program, count, f"{program} failed: {failed}")
-    if not serving.done():
-        why = "the peer did not connect, or did not end"
-        return await _given_up(serving, test, program, count, why)
+    if why := await given_up(serving, shell, program):
+        return Row(test, "Linux", Tally(program, errors=[why]), count)
     await serving
     return Row(test, "Linux", tallies[0], count, await shell.end())
 
 
-async def _given_up(
-    serving: asyncio.Task[None], test: str, program: str, count: int, why: str
-) -> Row:
-    """Ends a server whose client does not come; returns the line that says why."""
-    serving.cancel()
-    await asyncio.wait({serving})
-    tally = Tally(program)
-    tally.errors.append(why)
-    return Row(test, "Linux", tally, count)
+async def given_up(playing: asyncio.Task[None], shell: Shell, program: str) -> str:
+    """Waits for the end of a task that plays with the peer's program.
+
+    Returns why the task was cancelled: the program has failed, or nothing ends. Returns nothing if
+    the task has ended.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    why = ""
+    while not playing.done() and not why:
+        failed = await shell.failure()
+        # The end of a program that did connect is noticed here, too.
+        await asyncio.wait({playing}, timeout=_GRACE if failed else _PAUSE)
+        if failed:
+            why = f"{program} failed: {failed}"
+        elif time.monotonic() > deadline:
+            why = "the peer did not connect, or did not end"
+    if playing.done():
+        return ""
+    playing.cancel()
+    await asyncio.wait({playing})
+    return why
 
 
 async def _connected(node: Node, shell: Shell, count: int, size: int) -> Tally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
 from pathlib import Path
@@ -304,7 +304,7 @@ class _Stream(Stream):
         expected, event = receiver.expected.popleft()
         posted = self._posted.get(completion.cookie)
         cookie = completion.cookie if posted is not None else expected.cookie
-        if completion != replace(expected, phase=completion.phase, cookie=cookie):
+        if completion != expected._replace(phase=completion.phase, cookie=cookie):
             sim.differ(self.number, "completions", expected, completion)
         if posted is not None and posted.length:
             mapping = posted.region.mapping if posted.region else posted.mapping

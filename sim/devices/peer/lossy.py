@@ -1,4 +1,4 @@
-"""rping with an unmodified Linux over a bad network, where the device sends octets again itself.
+"""Programs of an unmodified Linux over a bad network, where the device sends octets again itself.
 
 The guest's kernel judges: each lost FPDU of this side is read from host memory a second time, and
 this side's buffers are overwritten as soon as their requests are complete.
@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ....flow.tools import ToolError
 from ....sw_driver.rdmap import WC, Opcode
 from ....sw_driver.verbs.pd import Access
 from ..guest.ethernet import GUEST, HOST, Ethernet
 from ..guest.machine import Guest
-from . import rping
+from . import perftest, rping
 from .channel import Channel, Tally, Wrong
-from .demo import PORT, Row, Virtual
+from .demo import PORT, TESTS, Row, Virtual, given_up
 from .end import carry
 from .kernel import KernelNetwork
 from .network import Rates
@@ -33,7 +33,8 @@ _UP = (
     "ip link set eth1 up",
     "rdma link add siw1 type siw netdev eth1",
 )
-_PATIENCE = 600.0
+#: Plays with a program of the peer over a channel.
+_Play = Callable[[Channel, Tally], Awaitable[None]]
 
 
 class _Lender(Channel):
@@ -86,7 +87,7 @@ async def lossy(
     size: int,
     say: Callable[[str], object],
 ) -> list[Row]:
-    """Runs rping in both directions; returns the lines of the table.
+    """Runs rping in both directions, and serves perftest; returns the lines of the table.
 
     ``counts`` gets the counts of the network, and of the FPDUs that were sent again.
     """
@@ -114,42 +115,57 @@ async def _rows(
     size: int,
     say: Callable[[str], object],
 ) -> list[Row]:
-    rows = []
     options = f"-v -V -C {count} -S {size} -p {PORT}"
-    for client, command, runs in (
-        ("Linux", f"rping -c -a {HOST} {options}", _serve),
-        ("gateware", f"rping -s {options}", _run),
-    ):
-        say(f"rping on a bad network, with {client} as the client")
+
+    async def accept(channel: Channel) -> None:
+        channel.begin(await network.accept(node.pd, prepare=channel.prepare, **node.settings))
+
+    async def serve(channel: Channel, tally: Tally) -> None:
+        await accept(channel)
+        await rping.serve(channel, tally)
+
+    async def run(channel: Channel, tally: Tally) -> None:
+        end = await network.connect(node.pd, PORT, prepare=channel.prepare, **node.settings)
+        channel.begin(end)
+        await rping.run(channel, tally, count, size)
+
+    async def serve_test(channel: Channel, tally: Tally) -> None:
+        await accept(channel)
+        await perftest.serve(channel, node, tally, accept)
+
+    plays: list[tuple[str, str, str, _Play]] = [
+        ("rping", "Linux", f"rping -c -a {HOST} {options}", serve),
+        ("rping", "gateware", f"rping -s {options}", run),
+    ]
+    for word, command in TESTS.items():
+        command += f" -n {count} -s {size} -p {PORT} {HOST}"
+        plays.append((f"perftest {word}", "Linux", command, serve_test))
+    rows = []
+    for test, client, command, play in plays:
+        say(f"{test} on a bad network, with {client} as the client")
         await shell.start(command)
-        tally = Tally("rping", GUEST)
-        channel = _Lender(node)
-        try:
-            with node.measured(tally):
-                async with asyncio.timeout(_PATIENCE):
-                    await runs(node, network, channel, tally, count, size)
-        except TimeoutError:
-            tally.errors.append("the peer did not connect, or did not end")
-        finally:
-            channel.close()
+        program = test.split()[0]
+        tally = Tally(program, GUEST)
+        playing = asyncio.create_task(_played(node, tally, play))
+        if why := await given_up(playing, shell, program):
+            tally.errors.append(why)
+        await asyncio.gather(playing, return_exceptions=bool(why))
         status = "" if tally.errors else await shell.end()
         if client != "Linux":
             status = ""  # rping's server takes the end of the client for a failure
-        rows.append(Row("rping, bad network", client, tally, count, status))
+        rows.append(Row(f"{test}, bad network", client, tally, count, status))
     return rows
 
 
-async def _serve(
-    node: Node, network: KernelNetwork, channel: Channel, tally: Tally, count: int, size: int
-) -> None:
-    channel.begin(await network.accept(node.pd, prepare=channel.prepare, **node.settings))
-    await rping.serve(channel, tally)
-    await node.end(channel)
-
-
-async def _run(
-    node: Node, network: KernelNetwork, channel: Channel, tally: Tally, count: int, size: int
-) -> None:
-    channel.begin(await network.connect(node.pd, PORT, prepare=channel.prepare, **node.settings))
-    await rping.run(channel, tally, count, size)
-    await node.end(channel)
+async def _played(node: Node, tally: Tally, play: _Play) -> None:
+    """Plays with a program of the peer, and notes in the tally what goes wrong."""
+    if tally.program == "rping":
+        channel: Channel = _Lender(node)
+    else:
+        channel = Channel(node.sim, perftest.CONTROL, perftest.DEPTH)
+    try:
+        with node.measured(tally):
+            await play(channel, tally)
+            await node.end(channel)
+    finally:
+        channel.close()

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
-from ....sw_driver.cm import Listener
 from ....sw_driver.cm.errors import ConnectError, Disconnected
 from ....sw_driver.rdmap.wire import Queue, ReadRequest
 from ....sw_driver.verbs.pd import MR, PD, Access
@@ -104,16 +104,21 @@ class Test:
         tally.unchecked = sum(once)
 
 
-async def serve(control: Channel, node: Node, listener: Listener, tally: Tally) -> None:
-    """Serves one client, whose first connection is there, until it has closed both."""
+async def serve(
+    control: Channel, node: Node, tally: Tally, accept: Callable[[Channel], Awaitable[object]]
+) -> None:
+    """Serves one client, whose first connection is there, until it has closed both.
+
+    ``accept`` accepts the second connection, and begins its channel.
+    """
     while len(message := await control.message()) != _NAME.size:
         control.send(message)  # version and sizes: this side has the same
     test = Test(node.pd)
     second = Channel(node.sim, SIZE, DEPTH)
     try:
         control.send(message)
-        endpoint = await node.accept(await listener.request(60), second)
-        receiver = node.sim.receivers[endpoint.qp.stream.number]
+        await accept(second)
+        receiver = node.sim.receivers[second.qp.stream.number]
         receiver.observe = test.observe
         said = await _follow(control, second, test)
         if (reason := await second.over()) is not None:

@@ -90,11 +90,15 @@ async def _session(
     tally = Tally(name, _address(request))
     program = _PROGRAMS.get(name)
     channel = _channel(node, program)
+
+    async def accept_another(another: Channel) -> None:
+        await node.accept(await listener.request(60), another)
+
     with node.measured(tally):
         try:
             await node.accept(request, channel)
             if program is None:
-                await perftest.serve(channel, node, listener, tally)
+                await perftest.serve(channel, node, tally, accept_another)
             else:
                 await program.serve(channel, tally)
             await node.end(channel)

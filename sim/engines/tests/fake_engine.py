@@ -5,7 +5,7 @@ packets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from ddp_rnic.hdl.spec import regs, stag
@@ -374,7 +374,7 @@ class _Device:
         self.delivered.append(self.cycle)
         self.completions.append(entry)
         *_, number = self.ring.numbers(self.completions)
-        self.completions[-1] = replace(entry, phase=phase(number, self.ring.size))
+        self.completions[-1] = entry._replace(phase=phase(number, self.ring.size))
 
     def _fail(
         self, number: int, error: ErrorNumber, length: int, position: int, ulpdu: bytes

@@ -126,7 +126,7 @@ def test_what_lies_in_the_ring_is_the_business_of_the_engine() -> None:
 )
 def test_a_wrong_completion_is_reported(field: str, value: object, expected: str) -> None:
     def spoil(case: Plan, memory: Memory, outcome: Outcome) -> None:
-        wrong = replace(outcome.completions[1], **{field: value})  # type: ignore[arg-type]
+        wrong = outcome.completions[1]._replace(**{field: value})  # type: ignore[arg-type]
         outcome.completions[1] = wrong
 
     got = only(spoil)

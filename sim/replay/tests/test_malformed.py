@@ -546,7 +546,7 @@ class Play(Tables):
         assert got_events == self.events
         came: dict[Order, list[Completion]] = defaultdict(list)
         for entry in outcome.completions:
-            came[order_of(entry)].append(replace(entry, phase=0))
+            came[order_of(entry)].append(entry._replace(phase=0))
         assert set(came) == set(self.entries)
         for order, wanted in self.entries.items():
             for number, (have, due) in enumerate(zip(came[order], wanted, strict=False)):

@@ -1091,7 +1091,7 @@ def test_a_wrong_or_missing_entry_is_reported(kind: Kind) -> None:
     def wrong(outcome: Outcome) -> None:
         number = numbers(outcome)[-1]
         each = outcome.completions[number]
-        outcome.completions[number] = replace(each, tag=each.tag ^ 1)
+        outcome.completions[number] = each._replace(tag=each.tag ^ 1)
 
     (one,) = differences(wrong)
     assert one.what.startswith("tag of a ")
@@ -1109,7 +1109,7 @@ def test_the_order_of_streams_does_not_matter_but_that_of_chunks() -> None:
         late = [each for each in entries if each.kind is Kind.MESSAGE]
         order = [each for each in entries if each.kind is not Kind.MESSAGE] + late
         outcome.completions[:] = [
-            replace(each, phase=phase) for each, phase in zip(order, phases, strict=True)
+            each._replace(phase=phase) for each, phase in zip(order, phases, strict=True)
         ]
 
     assert differences(deliver_later) == []

@@ -246,7 +246,7 @@ def _errors() -> str:
                 _code(f"{number.code:#04x}"),
                 escape(text),
             )
-            for number, text in ddp.ERROR_TEXT.items()
+            for number, text in (ddp.ERROR_TEXT | ddp.RESPONSE_TEXT).items()
         ),
     )
 

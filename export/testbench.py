@@ -19,7 +19,7 @@ from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
-from ..hdl.spec.send import ENTRY, Flag, Message, Piece, Record
+from ..hdl.spec.send import ENTRY, READS, Flag, Message, Piece, Record
 from ..hdl.spec.send import Kind as SendKind
 from ..hdl.spec.stag import Access
 from ..sim.engines.engine import Ring
@@ -289,8 +289,9 @@ def _values(config: RnicConfig) -> dict[str, int]:
     }
     if config.transmit:
         values["SENDS"] = regs.pack(
-            "CAP_SENDS", messages=1, responses=config.responder, chunks=config.sctp
-        )
+            "CAP_SENDS", messages=1, responses=config.responder, chunks=config.sctp,
+            reads=READS * config.reader,
+        )  # fmt: skip
     if config.sctp:
         values |= {
             "FUNCTION_ACCEPT": Function.ACCEPT,

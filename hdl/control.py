@@ -22,6 +22,7 @@ from .lib.blockram import FEW, ForwardedTable
 from .lib.stream import delayed
 from .lib.table import table_write
 from .mpa.intake import LlpSettings
+from .rdmap.requester import ReadLimit
 from .rdmap.responder import ResponseSlots
 from .sctp.association import AssociationWrite
 from .sctp.framer import PathSetting, PathWord
@@ -35,6 +36,7 @@ from .send.sent import Released, SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
+from .spec.send import READS
 from .spec.stag import FIELDS
 
 __all__ = ["Control", "StreamEntry"]
@@ -42,6 +44,7 @@ __all__ = ["Control", "StreamEntry"]
 #: Commands of the sending side that wait until they were taken.
 _SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
 _SENDING_SCTP = ("path",)
+_READING = ("ords",)
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -87,6 +90,7 @@ def send_control(config):
         "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
         "doorbell": Out(stream.Signature(Doorbell(streams))),
         "consumer": In(16),
+        "waits": In(2),
         "released": Out(stream.Signature(Released(streams))),
         "repeat": Out(stream.Signature(Repeat(streams))),
         "repeating": In(1),
@@ -100,6 +104,7 @@ def send_control(config):
         "fencing": In(1),
         **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32), "asked": In(16)}
            if config.responder else {}),
+        **({"ords": Out(stream.Signature(ReadLimit(streams, READS)))} if config.reader else {}),
         **({"path": Out(stream.Signature(PathSetting(senders))),
             "word": Out(stream.Signature(PathWord(senders), always_ready=True))}
            if senders else {}),
@@ -284,7 +289,8 @@ class Control(wiring.Component):
             registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
                 self.sctp.command.valid if self.config.sctp else 0) | (
                 Cat(getattr(self.send, name).valid for name in (
-                    *_SENDING, *(_SENDING_SCTP if self.config.senders else ()))).any()
+                    *_SENDING, *(_SENDING_SCTP if self.config.senders else ()),
+                    *(_READING if self.config.reader else ()))).any()
                 if self.config.transmit else 0)),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
@@ -520,6 +526,7 @@ class Control(wiring.Component):
             (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
             *([(registers.path_commit, "path", has_path)] if self.config.senders else []),
+            *([(registers.read_commit, "ords", known)] if self.config.reader else []),
         ):
             port = getattr(send, name)
             with m.If(command):
@@ -528,7 +535,8 @@ class Control(wiring.Component):
                 m.d.sync += port.valid.eq(0)
         m.d.comb += [
             registers.cap_sends.eq(
-                1 | self.config.responder << 1 | (self.config.senders > 0) << 2),
+                1 | self.config.responder << 1 | (self.config.senders > 0) << 2
+                | READS * self.config.reader << 8),
             send.set.payload.stream.eq(number),
             Cat(state.open, state.llp).eq(registers.send_flags),
             state.after.eq(registers.send_after),
@@ -559,12 +567,22 @@ class Control(wiring.Component):
             send.msns.payload.msn.eq(registers.send_msn),
             send.look.eq(number),
             registers.send_state.eq(
-                Cat(found.open, found.failed, found.response, send.repeating, found.lost, C(0, 11),
-                    found.answered)),
+                Cat(found.open, found.failed, found.response, send.repeating, found.lost,
+                    send.waits, C(0, 9), found.answered)),
         ]
+        self._read(m, registers)
         if self.config.responder:
             self._answer(m, registers)
         self._count_sent(m, registers)
+
+    def _read(self, m, registers):
+        """Connects the bounds of the streams' own Reads."""
+        if self.config.reader:
+            limit, ord = self.send.ords.payload, registers.read_ord
+            m.d.comb += [
+                limit.stream.eq(registers.send_stream),
+                limit.ord.eq(Mux(ord < READS, ord, READS)),
+            ]
 
     def _answer(self, m, registers):
         """Connects the answers to Read Requests."""

@@ -13,6 +13,11 @@ With ``RnicConfig.transmit``, work requests leave as FPDUs::
     RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
     ▲ m_axi                              ▲ m_axi       └► Delivery ─ m_axi_cq
 
+Over MPA, Read Responses are compared with the Reads that were sent::
+
+    DataSource ─ ResponseCheck ► Commit        Delivery ─ DeliveredReads ┬ completions
+                                                          DataSource ◄───┘
+
 With ``RnicConfig.responder``, Read Requests among the delivered messages become Read Responses::
 
     Delivery ┬ RequestFilter ─ requests ─► DataSource ─ SlotPoster ─ buffers ─► UntaggedCheck
@@ -57,6 +62,7 @@ from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
 from .mpa.walker import MpaWalker
+from .rdmap.requester import DeliveredReads, ResponseCheck
 from .rdmap.responder import PostsJoin, RequestFilter, SlotPoster
 from .sctp.admission import Admission
 from .sctp.framer import ChunkFramer
@@ -65,6 +71,7 @@ from .sctp.reports import Reports
 from .send.source import DataSource
 from .spec import regs
 from .spec.config import RnicConfig
+from .spec.send import READS
 
 __all__ = ["Rnic"]
 
@@ -192,7 +199,8 @@ class Rnic(wiring.Component):
         """Adds Commit, which takes segments and items in turn and decides their outcome."""
         config = self.config
         # MPA's segments come in the order of the sender, SCTP's in any order.
-        m.submodules.commit = commit = Commit(config, ordered=config.mpa, unordered=config.sctp)
+        m.submodules.commit = commit = Commit(
+            config, ordered=config.mpa, unordered=config.sctp, ulp=config.reader)
         if config.mpa:
             walker, judge = m.submodules.walker, m.submodules.judge
             wiring.connect(m, walker.segments, commit.segments)
@@ -252,6 +260,19 @@ class Rnic(wiring.Component):
             commit.tagged.eq(tagged.o.payload),
             commit.untagged.eq(untagged.o.payload),
         ]
+        if config.reader:
+            m.submodules.responses = responses = ResponseCheck(config.streams, READS)
+            m.d.comb += [
+                responses.i.valid.eq(parser.o.valid),
+                responses.i.payload.header.eq(parser.o.payload),
+                responses.i.payload.control.eq(
+                    delayed(m, 2, commit.head.payload.header[24:32], "control_octet")),
+                responses.i.payload.stream.eq(stream_2),
+                responses.i.payload.enable.eq(untagged.i.payload.enable),
+                responses.cleared.valid.eq(commit.cleared.valid),
+                responses.cleared.payload.eq(commit.cleared.payload),
+                commit.ulp.eq(responses.o.payload),
+            ]
 
     def _place(self, m):
         """Adds the way of Commit's moves to the bus, or to the exception stream."""
@@ -389,6 +410,8 @@ class Rnic(wiring.Component):
         for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns",
                      "released", "repeat"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
+        if self.config.reader:
+            self._read(m, source)
         m.d.comb += [
             streams.index[-1].eq(source.stream),
             source.pd.eq(streams.entry[-1].pd),
@@ -398,6 +421,7 @@ class Rnic(wiring.Component):
             pages.index[-1].eq(source.slot),
             source.page.eq(pages.entry[-1]),
             source.look.eq(control.send.look),
+            control.send.waits.eq(source.waits),
             control.send.state.eq(source.state),
             control.send.consumer.eq(source.consumer),
             control.send.repeating.eq(source.repeating),
@@ -405,6 +429,21 @@ class Rnic(wiring.Component):
             control.send.sent.eq(source.handed),
             source.fence.eq(control.send.fence),
             control.send.fencing.eq(source.fencing),
+        ]
+
+    def _read(self, m, source):
+        """Adds the bounds of RDMA Reads: ORD, and the check of responses."""
+        delivery, cleared = m.submodules.delivery, m.submodules.commit.cleared
+        m.submodules.reads = reads = DeliveredReads(self.config.streams)
+        if not self.config.responder:
+            wiring.connect(m, delivery.messages, reads.i)
+        wiring.connect(m, reads.o, delivery.completions)
+        wiring.connect(m, reads.freed, source.freed)
+        wiring.connect(m, m.submodules.control.send.ords, source.ords)
+        wiring.connect(m, source.expected, m.submodules.responses.expected)
+        m.d.comb += [
+            source.cleared.valid.eq(cleared.valid),
+            source.cleared.payload.eq(cleared.payload),
         ]
 
     def _frame(self, m, source):
@@ -435,7 +474,7 @@ class Rnic(wiring.Component):
         m.submodules.poster = poster = SlotPoster(config)
         m.submodules.posts = posts = PostsJoin(config)
         wiring.connect(m, delivery.messages, requests.i)
-        wiring.connect(m, requests.o, delivery.completions)
+        wiring.connect(m, requests.o, m.submodules.reads.i)
         wiring.connect(m, requests.requests, source.requests)
         wiring.connect(m, source.answered, poster.i)
         wiring.connect(m, poster.o, posts.slots)
@@ -473,6 +512,8 @@ class Rnic(wiring.Component):
         recording = m.submodules.records.busy if config.mpa else C(0)
         if config.transmit:
             receiving = receiving | m.submodules.source.busy
+        if config.reader:
+            receiving = receiving | m.submodules.reads.busy
         if config.responder:
             receiving = (receiving | m.submodules.requests.busy | m.submodules.poster.busy
                          | m.submodules.posts.busy)

@@ -79,7 +79,7 @@ def _anchor(source: str, name: str) -> str:
 def errors() -> Iterator[str]:
     """Yields the errors that the device reports."""
     yield from ("| Error Type | Error Code | meaning |", "|---|---|---|")
-    for number, text in ddp.ERROR_TEXT.items():
+    for number, text in (ddp.ERROR_TEXT | ddp.RESPONSE_TEXT).items():
         kind = f"`{number.type:#x}` {number.type.name.lower()}"
         yield f"| {kind} | `{number.code:#04x}` | {text} |"
 

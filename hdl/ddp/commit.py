@@ -18,7 +18,7 @@ from .merge import CHECKS, HEAD, Merge
 from .message_order import Disordered
 from .segment import Outcome, Segment, SegmentVerdict
 from .state import ErrorState
-from .tagged import CheckResult
+from .tagged import CheckResult, UlpResult
 from .untagged import QN_BITS, UntaggedResult
 
 __all__ = ["Commit", "ItemTally", "Move", "Tally"]
@@ -242,6 +242,8 @@ class Commit(wiring.Component):
         True adds ``segments``, in the order of the sender, each with a verdict that comes later.
     unordered : bool
         True adds ``items``, in any order, whose verdict is known. With both, they take turns.
+    ulp : bool
+        True adds ``ulp``: a ULP checks tagged segments, too.
 
     Members
     -------
@@ -253,6 +255,8 @@ class Commit(wiring.Component):
         To the checks, which use ``header`` and ``stream``.
     tagged : In(CheckResult), untagged : In(UntaggedResult)
         The results of the checks, ``CHECKS`` cycles later.
+    ulp : In(UlpResult())
+        With the parameter only: the same of the ULP's check, which counts after those of DDP.
     bus_errors : In(stream.Signature(Failure()))
         Streams with a placement that the bus refused, or without room for a completion.
     clear : In(stream.Signature(16))
@@ -288,8 +292,9 @@ class Commit(wiring.Component):
     MOVES = 32
     LATENCY = 1 + HEAD + CHECKS + 3 + 2
 
-    def __init__(self, config, *, ordered=True, unordered=False):
+    def __init__(self, config, *, ordered=True, unordered=False, ulp=False):
         self.config, self.ordered, self.unordered = config, ordered, unordered
+        self.checked_by_ulp = ulp
         #: Items and segments are in a packet buffer each.
         self.both = ordered and unordered
         self.move = Move(config, sources=1 + self.both, unordered=unordered)
@@ -302,6 +307,7 @@ class Commit(wiring.Component):
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
             "tagged": In(CheckResult()),
             "untagged": In(UntaggedResult()),
+            **({"ulp": In(UlpResult())} if ulp else {}),
             "bus_errors": In(stream.Signature(Failure())),
             "clear": In(stream.Signature(16)),
             "cleared": Out(stream.Signature(16, always_ready=True)),
@@ -430,6 +436,7 @@ class Commit(wiring.Component):
         marked = after(CHECKS, head.markers, "marked")
         to_marker = after(CHECKS, (-head.phase)[:7], "to_marker")
         tagged, untagged = self.tagged, self.untagged
+        ulp = self.ulp if self.checked_by_ulp else UlpResult().const({})
         framing, digest = Signal(), Signal()
         found = Signal(_Found())
         m.d.comb += [
@@ -438,7 +445,8 @@ class Commit(wiring.Component):
         ]
         with m.If(now):
             m.d.sync += [
-                found.error.eq(framing | digest | tagged.error | (~tagged.tagged & untagged.error)),
+                found.error.eq(framing | digest | tagged.error | Mux(
+                    tagged.tagged, ulp.error, untagged.error)),
                 found.stored.eq(~oversize),
                 found.digest.eq(digest & ~framing),
                 found.disorder.eq(~tagged.tagged & untagged.disorder),
@@ -459,6 +467,7 @@ class Commit(wiring.Component):
                 (framing, *ddp.LLP_FRAMING),
                 (digest, *ddp.LLP_CRC),
                 (tagged.error, tagged.type, tagged.code),
+                (tagged.tagged & ulp.error, ulp.type, ulp.code),
                 (untagged.error, untagged.type, untagged.code),
                 (C(1), *ddp.MSN_RANGE),
             )):

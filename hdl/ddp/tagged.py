@@ -12,7 +12,7 @@ from ..spec import ddp
 from .header import DdpHeader
 from .stag import StagEntry
 
-__all__ = ["CheckResult", "StreamRights", "TaggedCheck"]
+__all__ = ["CheckResult", "StreamRights", "TaggedCheck", "UlpResult"]
 
 
 class StreamRights(data.StructLayout):
@@ -57,6 +57,17 @@ class CheckResult(data.StructLayout):
                 "pages": 4,
             }
         )
+
+
+class UlpResult(data.StructLayout):
+    """The result of a ULP's own check of a tagged segment.
+
+    ``error`` (1): the segment must not be placed; ``type`` (4) and ``code`` (8) give the reason, as
+    an :class:`~..spec.ddp.ErrorNumber`.
+    """
+
+    def __init__(self):
+        super().__init__({"error": 1, "type": 4, "code": 8})
 
 
 class _Failed(NamedTuple):

@@ -21,6 +21,7 @@ from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
 from ..spec.send import ENTRY
+from .alternation import is_for_responses
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
 from .runs import RUN, Runs, Span
@@ -59,17 +60,19 @@ class _Context(data.StructLayout):
 
     ``consumer`` (16): the index of the next message's first entry. ``done`` (32), ``needs`` (8): as
     in :class:`~.segmenter.TurnResult`. ``window`` (8): entries to be read in the next turn.
-    ``answered`` (1): the last turn was for Read Responses.
+    ``answered`` (1): the last turn was for Read Responses. ``waits`` (2): a
+    :class:`~..spec.send.Waits`.
     """
 
     def __init__(self):
-        super().__init__({"consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1})
+        super().__init__({
+            "consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1, "waits": 2})
 
 
 class _Window(data.StructLayout):
     """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
 
-    ``octets``, ``done``, ``more``, ``response``, ``repeat`` and ``slot`` as in
+    ``octets``, ``done``, ``more``, ``response``, ``answers``, ``repeat`` and ``slot`` as in
     :class:`~.work.Turn`.
     """
 
@@ -78,7 +81,7 @@ class _Window(data.StructLayout):
         super().__init__({
             **{name: ring[name].shape for name in ("stream", "base", "size")},
             "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1,
-            "response": 1, "repeat": 1, "slot": SLOT_BITS})
+            "response": 1, "answers": 1, "repeat": 1, "slot": SLOT_BITS})
 
 
 class _Fetched(data.StructLayout):
@@ -89,7 +92,8 @@ class _Fetched(data.StructLayout):
         super().__init__({
             name: window[name].shape
             for name in (
-                "stream", "count", "octets", "done", "more", "response", "repeat", "slot")})
+                "stream", "count", "octets", "done", "more", "response", "answers", "repeat",
+                "slot")})
 
 
 class RingReader(wiring.Component):
@@ -122,10 +126,10 @@ class RingReader(wiring.Component):
         Replaces the ring of a stream that has no turn; its indices begin with 0.
     doorbell : In(stream.Signature(Doorbell(streams)))
     nudge : In(stream.Signature(range(streams)))
-        A stream that is woken too, because it has new credit.
-    look : In(range(streams)), consumer : Out(16)
-        The index of a stream's next message, answered after 3 cycles, or as soon as no result is
-        in the way.
+        A stream that is woken too, because it has new credit, or a free slot for a Read.
+    look : In(range(streams)), consumer : Out(16), waits : Out(2)
+        The index of a stream's next message, and what that waits for, answered after 3 cycles, or
+        as soon as no result is in the way.
     wake, turn, ended
         The other ends of those of :class:`~.scheduler.Scheduler`.
     segments, reserved, pieces, heads, beats
@@ -152,6 +156,7 @@ class RingReader(wiring.Component):
             "nudge": In(stream.Signature(range(streams))),
             "look": In(range(streams)),
             "consumer": Out(16),
+            "waits": Out(2),
             **{name: member.flip() for name, member in scheduler.items()},
             "segments": Out(stream.Signature(ReadSegment())),
             "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
@@ -225,23 +230,18 @@ class RingReader(wiring.Component):
         wiring.connect(m, queue.o, results.i)
         wiring.connect(m, wakes.o, wiring.flipped(self.wake))
 
-        # A result changes the context, and then the turn has ended. So does a turn in which there
-        # is nothing to be sent.
-        result, ends, resulted = results.o.payload, Signal(), Signal()
+        self._end(m, results, idle)
+        result, resulted = results.o.payload, Signal()
         m.d.comb += [
-            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
-            self.ended.valid.eq(ends | idle.o.valid),
-            self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
-            self.ended.payload.over.eq(Mux(ends, result.over, 0)),
-            self.ended.payload.again.eq(ends & result.again),
-            results.o.ready.eq(self.ended.ready & ends),
-            idle.o.ready.eq(self.ended.ready & ~ends),
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(results.o.valid, result.stream, self.look)),
         ]
         # While no result waits, the context is the one that the host looks at.
         with m.If(~delayed(m, 2, results.o.valid, "waited")):
-            m.d.sync += self.consumer.eq(contexts.data[1].consumer)
+            m.d.sync += [
+                self.consumer.eq(contexts.data[1].consumer),
+                self.waits.eq(contexts.data[1].waits),
+            ]
         # The result of three cycles ago meets the context that it changes.
         coming, taken = delayed(m, 2, resulted, "coming"), delayed(m, 2, result, "taken")
         changes, written = delayed(m, 1, coming, "changes"), delayed(m, 1, taken, "written")
@@ -280,6 +280,7 @@ class RingReader(wiring.Component):
                     written.again & ~written.needs.any() & ~written.spent, wider,
                     before.window))), WINDOW)),
             context.data.answered.eq(changes & other),
+            context.data.waits.eq(Mux(changes, Mux(other, before.waits, written.waits), 0)),
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
@@ -287,6 +288,21 @@ class RingReader(wiring.Component):
         if self.responses:
             self._account_responses(m, results, resulted, wakes, bells)
         return rings, producers, contexts
+
+    def _end(self, m, results, idle):
+        """Ends the turn of a result, which changes the context, and one in which there is nothing
+        to be sent.
+        """
+        result, ends = results.o.payload, Signal()
+        m.d.comb += [
+            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
+            self.ended.valid.eq(ends | idle.o.valid),
+            self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
+            self.ended.payload.over.eq(Mux(ends, result.over, 0)),
+            self.ended.payload.again.eq(ends & result.again),
+            results.o.ready.eq(self.ended.ready & ends),
+            idle.o.ready.eq(self.ended.ready & ~ends),
+        ]
 
     def _account_responses(self, m, results, resulted, wakes, bells):
         """Gives the results of Read Responses to their own account, and wakes streams for it."""
@@ -439,7 +455,9 @@ class RingReader(wiring.Component):
         begun = Signal()  # a message of the stream's own
         m.d.sync += begun.eq(context3.done.any())
         m.d.comb += [
-            answers.eq(found.sends & ~begun & (found.begun | ~sends | ~context4.answered)),
+            answers.eq(is_for_responses(
+                asked=found.sends, answering=found.begun, begun=begun, own=sends,
+                last=context4.answered)),
         ]
         with m.If(answers):
             m.d.comb += [
@@ -450,7 +468,7 @@ class RingReader(wiring.Component):
                 window.response.eq(1),
             ]
         with m.Elif(found.sends):
-            m.d.comb += window.more.eq(1)
+            m.d.comb += [window.more.eq(1), window.answers.eq(1)]
 
     def _read(self, m, windows, fetched):
         """Reads a window, in runs."""
@@ -565,7 +583,8 @@ class Entries(wiring.Component):
                 entry.stream.eq(window.stream),
                 entry.turn.first.eq(left == window.count),
                 *(entry.turn[name].eq(window[name])
-                  for name in ("octets", "done", "more", "response", "repeat", "slot")),
+                  for name in (
+                      "octets", "done", "more", "response", "answers", "repeat", "slot")),
             ]
             with m.If(ends):
                 m.d.sync += [

@@ -23,9 +23,11 @@ from ..dma.read import ReadSegment
 from ..dma.staging import TAG_BITS
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, counted, delayed
+from ..rdmap.requester import ReadSlots, Sink, read_ports
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.sctp import FUNCTION
-from ..spec.send import ENTRY
+from ..spec.send import ENTRY, Waits
+from .alternation import goes_on
 from .credit import PLENTY, CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .repeats import SLOT_BITS, Repeat
@@ -74,7 +76,8 @@ class _Prepared(data.StructLayout):
 
     Members
     -------
-    stream, tagged, control, rsvdulp, qn, refused, signaled, entries, pieces, partial, last, turn
+    stream, tagged, control, read, rsvdulp, qn, refused, signaled, entries, pieces, partial, last,
+    turn
         As in :class:`~.work.SendMessage`.
     name : 32
         The STag or the Queue Number.
@@ -90,8 +93,8 @@ class _Prepared(data.StructLayout):
         message = SendMessage(streams)
         super().__init__({
             **{name: message[name].shape for name in (
-                "stream", "tagged", "control", "rsvdulp", "qn", "refused", "signaled", "entries",
-                "pieces", "partial", "last", "turn")},
+                "stream", "tagged", "control", "read", "rsvdulp", "qn", "refused", "signaled",
+                "entries", "pieces", "partial", "last", "turn")},
             "name": 32, "at": 64, "left": 33, "done": 32})
 
 
@@ -151,12 +154,14 @@ class TurnResult(data.StructLayout):
         The stream has more to send, as far as is known.
     response : 1
         The messages were Read Responses.
+    waits : 2
+        What the message after these waits for: a :class:`~..spec.send.Waits`.
     """
 
     def __init__(self, streams):
         super().__init__({
             "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
-            "over": range(QUANTUM), "spent": 1, "again": 1, "response": 1})
+            "over": range(QUANTUM), "spent": 1, "again": 1, "response": 1, "waits": 2})
 
 
 def _header_octets(message, sctp):
@@ -192,8 +197,8 @@ class Preparation(wiring.Component):
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
-        same = ("stream", "tagged", "control", "rsvdulp", "qn", "signaled", "entries", "pieces",
-                "partial", "last", "turn")
+        same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "entries",
+                "pieces", "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -237,6 +242,11 @@ class Cutter(wiring.Component):
     A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
     Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
 
+    A Read Request takes a slot of its stream with its first segment, which says what the response
+    has to be; :class:`~..rdmap.requester.ReadSlots` has them. Without a free one the message stops
+    as for want of credit, and the stream gets another turn once a slot is free; before that, if
+    Read Responses are to be sent: they never wait for the stream's own Reads.
+
     A session control message has one segment, with its Function Code as header, and no MSN. It is
     refused on a stream over MPA, or if it is longer than the MULPDU.
 
@@ -253,6 +263,8 @@ class Cutter(wiring.Component):
     width, streams : int
     sctp : bool
         Streams may send over SCTP.
+    reads : int
+        Slots of each stream's Reads; 0: no Read takes one.
 
     Members
     -------
@@ -262,6 +274,10 @@ class Cutter(wiring.Component):
         To be written while no message of the stream is under way.
     opens, limits, closes, look
         ``set``, ``limits``, ``closes`` and ``look`` of :class:`~.credit.CreditAccounts`.
+    ords, cleared, freed, expected, wake, reading
+        With ``reads`` only, as the next one: those of :class:`~..rdmap.requester.ReadSlots`.
+    sinks : In(stream.Signature(Sink(), always_ready=True))
+        The sink of each Read Request, before it comes; at most 16 of them.
     i : In(stream.Signature(_Prepared(streams)))
     go : In(1)
         There is room for two segments.
@@ -275,12 +291,15 @@ class Cutter(wiring.Component):
         Look-up of a segment that is sent again, answered in the same cycle.
     """
 
-    def __init__(self, width, streams, *, sctp=False):
+    def __init__(self, width, streams, *, sctp=False, reads=0):
         self.width, self.streams, self.sctp = width, streams, sctp
+        self.slots = ReadSlots(streams, reads) if reads else None
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
             **credit_ports(streams),
+            **read_ports(streams, reads),
+            **({"sinks": In(stream.Signature(Sink(), always_ready=True))} if reads else {}),
             "look": In(stream.Signature(range(streams), always_ready=True)),
             "i": In(stream.Signature(_Prepared(streams))),
             "go": In(1),
@@ -310,8 +329,10 @@ class Cutter(wiring.Component):
         first = fresh[0] & now.turn.first
         accounts, fits, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
+        lacks = self._reads(m, first, now, takes, sends, bad, leaves)
         may = self._turn(
-            m, now, fresh, sends, sends & ends, length, leaves, stops, scant, marked)
+            m, now, fresh, sends, sends & ends, length, leaves, stops, scant, marked, fits & lacks)
+        fits = fits & ~lacks
         control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
@@ -339,8 +360,7 @@ class Cutter(wiring.Component):
                 room.eq(mulpdu - header),
                 rest.eq(now.left - header),
                 wrong.eq(now.refused | (control & ~sctp) | Mux(
-                    again, (length_again < header) | (now.left < length_again),
-                    failed | ~roomy)),
+                    again, (length_again < header) | (now.left < length_again), failed | ~roomy)),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -350,8 +370,7 @@ class Cutter(wiring.Component):
             m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
-        carry, low = Signal(), Signal(33)
-        m.d.comb += low.eq(now.at[:32] + room)
+        carry, low = Signal(), now.at[:32] + room
         with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
@@ -437,6 +456,41 @@ class Cutter(wiring.Component):
         return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
 
+    def _reads(self, m, first, now, takes, sends, bad, leaves):
+        """Adds the slots of Reads; returns whether the message to be cut needs one that is not
+        free.
+        """
+        if self.slots is None:
+            return C(0)
+        m.submodules.slots = slots = self.slots
+        m.submodules.sinks_ = sinks = Store(Sink(), depth=QUEUE)
+        wiring.connect(m, wiring.flipped(self.sinks), sinks.i)
+        for name in ("ords", "cleared", "freed"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(slots, name))
+        for name in ("expected", "wake"):
+            wiring.connect(m, getattr(slots, name), wiring.flipped(getattr(self, name)))
+        room, begins = Signal(slots.room.shape()), Signal()  # ``begins``: with its first segment
+        with m.If(takes):
+            m.d.sync += begins.eq(~self.i.payload.done.any())
+        with m.Elif(sends):
+            m.d.sync += begins.eq(0)
+        needs = now.read & begins & ~now.turn.repeat
+        with m.If(first):
+            m.d.sync += room.eq(slots.room)
+        with m.Elif(slots.taken.valid):
+            m.d.sync += room.slots.eq(room.slots - 1)
+        m.d.comb += [
+            self.reading.eq(slots.reading),
+            slots.look.valid.eq(self.look.valid),
+            slots.look.payload.eq(self.look.payload),
+            slots.begins.eq(first),
+            slots.taken.valid.eq(needs & sends & ~bad),
+            slots.taken.payload.stream.eq(now.stream),
+            slots.taken.payload.sink.eq(sinks.o.payload),
+            sinks.o.ready.eq(leaves & now.read),
+        ]
+        return needs & ~bad & room.bounded & ~room.slots.any()
+
     def _mulpdu(self, m, now, takes):
         """Returns the MULPDU of the message that is being cut, and whether its segments have room
         for an octet.
@@ -487,11 +541,11 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, finished, length, leaves, stops, scant, marked):
+    def _turn(self, m, now, fresh, sends, finished, length, leaves, stops, scant, marked, lacks):
         """Counts the octets and entries of a turn, and reports its result.
 
         ``finished``: the message's last segment is cut; ``scant``: the segment was compared with
-        its credit; ``marked``: its stream has markers.
+        its credit; ``marked``: its stream has markers; ``lacks``: it lacks nothing but a slot.
         Returns whether the turn has octets for a segment.
         """
         # Octets that the turn has left, less one. ``budget`` is the same where a segment is cut,
@@ -500,7 +554,7 @@ class Cutter(wiring.Component):
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
         stopped, begun, may = Signal(), Signal(), Signal()
-        dry = Signal()  # the message stopped for want of credit
+        dry, slotless = Signal(), Signal()  # the message stopped for want of credit, or of a slot
         entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
         first = fresh[0] & now.turn.first
         # Entries of the turn's messages before this one, and with it.
@@ -520,7 +574,7 @@ class Cutter(wiring.Component):
         with m.Else():
             m.d.sync += budget.eq(left)
         with m.If(first):
-            m.d.sync += [stopped.eq(0), dry.eq(0), entries.eq(0), begun.eq(0)]
+            m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
         with m.Elif(sends):
             m.d.sync += begun.eq(1)
         # ``sent`` counts the octets of this message, those of earlier turns too.
@@ -531,7 +585,15 @@ class Cutter(wiring.Component):
         with m.If(finished):
             m.d.sync += entries.eq(all_entries)
         with m.If(stops & ~stopped):
-            m.d.sync += [stopped.eq(1), dry.eq(may), done.eq(sent), needs.eq(now.entries)]
+            m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
+        # Why the first message stopped, be it in this cycle.
+        why, earlier_why = Signal(2), Signal(2)
+        m.d.comb += [
+            why.eq(Mux(stopped & ~first, earlier_why,
+                       Cat(~lacks, lacks) & (stops & may).replicate(2))),
+            Cat(dry, slotless).eq(why),
+        ]
+        m.d.sync += earlier_why.eq(why)
 
         # A message without a segment leaves in its first cycle, before the turn's numbers are set.
         ended, untouched = Signal(), Signal()
@@ -546,8 +608,10 @@ class Cutter(wiring.Component):
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
             before.stopped.eq(stops | (stopped & ~first)),
             # ``enough`` is exact for the first segment of a turn only, or without markers.
-            before.again.eq(Mux(Mux(stopped & ~first, dry, stops & may), begun & marked, (
-                now.turn.more | now.partial | stops | (stopped & ~first)))),
+            before.again.eq(Mux(dry, begun & marked, goes_on(
+                slotless=slotless, asked=now.turn.answers,
+                more=now.turn.more | now.partial | stops | (stopped & ~first)))),
+            before.waits.eq(Mux(dry, Waits.CREDIT, Mux(slotless, Waits.READS, Waits.NOTHING))),
             self.results.valid.eq(ended),
             result.eq(before),
             result.spent.eq(~untouched & left[-1]),
@@ -595,12 +659,14 @@ class Segmenter(wiring.Component):
         Rows of the inline memory, a power of two. A row has the octets of an entry.
     sctp : bool
         Streams may send over SCTP.
+    reads : int
+        As in :class:`Cutter`.
 
     Members
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, opens, limits, closes, results
+    mulpdus, msns, opens, limits, closes, results, ords, cleared, freed, expected, wake, reading
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -615,7 +681,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256, sctp=False):
+    def __init__(self, width, streams, *, inline=256, sctp=False, reads=0):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -624,7 +690,9 @@ class Segmenter(wiring.Component):
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
         self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
+        self.reads = reads
         super().__init__({
+            **read_ports(streams, reads),
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
@@ -646,7 +714,8 @@ class Segmenter(wiring.Component):
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
-        m.submodules.cutter = cutter = Cutter(self.width, self.streams, sctp=self.sctp)
+        m.submodules.cutter = cutter = Cutter(
+            self.width, self.streams, sctp=self.sctp, reads=self.reads)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)
@@ -659,6 +728,13 @@ class Segmenter(wiring.Component):
         for name in ("msns", "opens", "limits", "closes"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
+        if self.reads:
+            wiring.connect(m, reader.sinks, cutter.sinks)
+            m.d.comb += self.reading.eq(cutter.reading)
+            for name in ("ords", "cleared", "freed"):
+                wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
+            for name in ("expected", "wake"):
+                wiring.connect(m, getattr(cutter, name), wiring.flipped(getattr(self, name)))
         wiring.connect(m, wiring.flipped(self.mulpdus), cutter.mulpdus)
         wiring.connect(m, cutter.segments, segments.i)
         wiring.connect(m, cutter.shares, shares.i)

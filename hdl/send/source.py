@@ -19,6 +19,7 @@ from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
 from ..lib.stream import Store, counted, delayed
+from ..spec.send import READS
 from .checks import PartCheck
 from .credit import CreditLimit
 from .departure import Departure
@@ -63,6 +64,10 @@ class DataSource(wiring.Component):
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
     limits : In(stream.Signature(CreditLimit(streams)))
         As in :class:`~.credit.CreditAccounts`; a stream with a new limit is woken.
+    waits
+        As in :class:`~.rings.RingReader`.
+    ords, cleared, freed, expected
+        With ``config.reader`` only: those of :class:`~.segmenter.Cutter`.
     stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
     bind, released
@@ -82,7 +87,8 @@ class DataSource(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        self.segmenter = Segmenter(config.width, config.streams, sctp=config.senders > 0)
+        self.segmenter = Segmenter(
+            config.width, config.streams, sctp=config.senders > 0, reads=READS * config.reader)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)
@@ -90,14 +96,14 @@ class DataSource(wiring.Component):
         self.repeats = Repeats(config.streams)
         members = {
             **{name: self.segmenter.signature.members[name]
-               for name in ("mulpdus", "msns", "opens")},
+               for name in ("mulpdus", "msns", "opens", *self._reads)},
             "limits": In(stream.Signature(CreditLimit(config.streams))),
             **{name: self.check.signature.members[name]
                for name in ("stream", "pd", "enable", "index", "entry", "slot", "page")},
             **{name: self.departure.signature.members[name]
                for name in ("set", "look", "state", "dropped", *self._leaving)},
             **{name: self.rings.signature.members[name]
-               for name in ("doorbell", "consumer", *self._responses())},
+               for name in ("doorbell", "consumer", "waits", *self._responses())},
             "ring": self.rings.signature.members["set"],
             **{name: self.sent.signature.members[name] for name in ("bind", "released")},
             "repeat": self.repeats.signature.members["i"],
@@ -117,6 +123,11 @@ class DataSource(wiring.Component):
     def _leaving(self):
         """The names of the members for segments that leave."""
         return ("heads", "o", *(("chunks", "bodies") if self.config.senders else ()))
+
+    @property
+    def _reads(self):
+        """The names of the members for outstanding Reads."""
+        return ("ords", "cleared", "freed", "expected") if self.config.reader else ()
 
     def _responses(self):
         """Returns the names of the members for Read Responses."""
@@ -184,6 +195,7 @@ class DataSource(wiring.Component):
             rings.look.eq(self.look),
             self.state.eq(departure.state),
             self.consumer.eq(rings.consumer),
+            self.waits.eq(rings.waits),
             repeats.look.eq(self.look),
             self.repeating.eq(repeats.under_way),
             # One block after the other takes the new ring.
@@ -207,6 +219,8 @@ class DataSource(wiring.Component):
         ]
         with m.If(self.ring.valid):
             m.d.sync += begun.eq(Mux(begun, ~rings.set.ready, departure.begin.ready))
+        if self.config.reader:
+            self._bound_reads(m, ~self.limits.valid & ~closed.o.valid)
         m.d.comb += handover.handed.eq(self.handed)
         messages, fpdus, frames = Signal(8), Signal(8), Signal(8)
         counted(m, messages, delayed(m, 1, segmenter.begins, "begins"), departure.ends)
@@ -216,9 +230,23 @@ class DataSource(wiring.Component):
             self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
             | scheduler.busy | messages.any() | fpdus.any() | frames.any()
             | handover.busy | sent.busy | closed.o.valid
+            | (segmenter.reading if self.config.reader else 0)
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m
+
+    def _bound_reads(self, m, free):
+        """Connects the slots of Reads, which wake streams while the other wakes leave that
+        ``free``.
+        """
+        segmenter, nudge = self.segmenter, self.rings.nudge
+        for name in ("ords", "cleared", "freed"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(segmenter, name))
+        wiring.connect(m, segmenter.expected, wiring.flipped(self.expected))
+        m.d.comb += segmenter.wake.ready.eq(nudge.ready & free)
+        with m.If(free):
+            m.d.comb += [
+                nudge.valid.eq(segmenter.wake.valid), nudge.payload.eq(segmenter.wake.payload)]
 
     def _fetch(self, m, rings, dma):
         """Adds the reads of the rings, which share the bus with those of the messages."""

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Skid
 from ..rdmap import read_request
+from ..rdmap.requester import Sink
 from ..spec.sctp import MOST_PRIVATE
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 from .repeats import SLOT_BITS
@@ -35,6 +36,8 @@ class Turn(data.StructLayout):
         The stream has more to send, after the entries that were read for the turn.
     response : 1
         The messages are Read Responses, and each has one entry.
+    answers : 1
+        The messages are none, and Read Responses are to be sent, too.
     repeat : 1
         One segment is sent again, that of ``slot`` (SLOT_BITS), as :class:`~.repeats.Repeats` knows
         it.
@@ -43,7 +46,7 @@ class Turn(data.StructLayout):
     def __init__(self):
         super().__init__({
             "first": 1, "octets": range(QUANTUM + 1), "done": 32, "more": 1, "response": 1,
-            "repeat": 1, "slot": SLOT_BITS})
+            "answers": 1, "repeat": 1, "slot": SLOT_BITS})
 
 
 class WorkEntry(data.StructLayout):
@@ -80,6 +83,8 @@ class SendMessage(data.StructLayout):
         Of an untagged message.
     control : 1
         A session control message of SCTP; ``rsvdulp`` begins with its Function Code.
+    read : 1
+        A Read Request, which has a sink.
     refused : 1
         The entries are not valid: the message has one segment, which is given up.
     signaled : 1
@@ -94,9 +99,9 @@ class SendMessage(data.StructLayout):
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "tagged": 1, "control": 1, "rsvdulp": 40, "length": 32,
-            "stag": 32, "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1, "entries": 8,
-            "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
+            "stream": range(streams), "tagged": 1, "control": 1, "read": 1, "rsvdulp": 40,
+            "length": 32, "stag": 32, "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1,
+            "entries": 8, "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
 
 
 class LocalPiece(data.StructLayout):
@@ -195,6 +200,8 @@ class WorkReader(wiring.Component):
         There is room for two messages and two pieces.
     messages : Out(stream.Signature(SendMessage(streams), always_ready=True))
     pieces : Out(stream.Signature(LocalPiece(), always_ready=True))
+    sinks : Out(stream.Signature(Sink(), always_ready=True))
+        The sink of each message that is a ``read``, with the message.
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
     """
@@ -206,6 +213,7 @@ class WorkReader(wiring.Component):
             "go": In(1),
             "messages": Out(stream.Signature(SendMessage(streams), always_ready=True)),
             "pieces": Out(stream.Signature(LocalPiece(), always_ready=True)),
+            "sinks": Out(stream.Signature(Sink(), always_ready=True)),
             "inline": Out(stream.Signature(8 * ENTRY)),
         })
 
@@ -282,6 +290,9 @@ class WorkReader(wiring.Component):
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.control.eq((head["kind"] == Kind.CONTROL) & self.sctp),
+            message.read.eq(read & ~bad),
+            self.sinks.valid.eq(self.messages.valid & message.read),
+            *(self.sinks.payload[name].eq(sink[name]) for name, _ in Sink()),
             message.refused.eq(bad),
             message.signaled.eq((head["flags"] & Flag.SIGNALED).any()),
             message.entries.eq(judged.entries),

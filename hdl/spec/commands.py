@@ -311,6 +311,14 @@ def set_sent_msn(stream: int, qn: int, msn: int) -> tuple[Write, ...]:
     return _write("SEND", STREAM=stream, QN=qn, MSN=msn, MSN_COMMIT=1)
 
 
+def set_reads(stream: int, ord: int) -> tuple[Write, ...]:
+    """Lets a stream over MPA have ``ord`` RDMA Reads outstanding, after :func:`set_stream`.
+
+    From then on the device takes Read Responses only as they were asked for.
+    """
+    return (Write("SEND_STREAM", stream), *_write("READ", ORD=ord, COMMIT=1))
+
+
 def set_responses(
     stream: int, address: int, size: int, *, ird: int, buffer: int, msn: int = 1, open: bool = True
 ) -> tuple[Write, ...]:

@@ -151,6 +151,11 @@ class RnicConfig:
             )
 
     @property
+    def reader(self) -> bool:
+        """True if the device bounds RDMA Reads, which it sends over MPA."""
+        return self.transmit and self.mpa
+
+    @property
     def owner_entries(self) -> int:
         """Entries that the queue of SCTP's owner must have free for a frame to be taken.
 

@@ -32,6 +32,9 @@ class ErrorType(IntEnum):
     TAGGED = 0x1
     UNTAGGED = 0x2
     LLP = 0x3
+    #: The device's own number: the error is not DDP's, but the Remote Operation Error of RDMAP (RFC
+    #: 5040 section 4.8), whose Error Type in a Terminate is 2.
+    REMOTE_OPERATION = 0xA
 
 
 class ErrorNumber(NamedTuple):
@@ -41,7 +44,8 @@ class ErrorNumber(NamedTuple):
     code: int
 
     def __str__(self) -> str:
-        return f"{self.type:#x}/{self.code:#04x} {ERROR_TEXT.get(self, 'unknown error')}"
+        text = (ERROR_TEXT | RESPONSE_TEXT).get(self, "unknown error")
+        return f"{self.type:#x}/{self.code:#04x} {text}"
 
 
 #: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`).
@@ -67,6 +71,12 @@ MSN_RANGE = ErrorNumber(ErrorType.UNTAGGED, 0x03)
 INVALID_MO = ErrorNumber(ErrorType.UNTAGGED, 0x04)
 MESSAGE_TOO_LONG = ErrorNumber(ErrorType.UNTAGGED, 0x05)
 UNTAGGED_VERSION = ErrorNumber(ErrorType.UNTAGGED, 0x06)
+#: The segment is one of a Read Response, and no Read is outstanding, or the oldest one has another
+#: sink: RFC 5040 section 4.8, "Unexpected OpCode".
+UNEXPECTED_RESPONSE = ErrorNumber(ErrorType.REMOTE_OPERATION, 0x06)
+#: The segment is one of a Read Response whose Tagged Offset or length differs from the request's
+#: (RFC 5040 section 5.2.2): section 4.8, "Unspecified Error".
+WRONG_RESPONSE = ErrorNumber(ErrorType.REMOTE_OPERATION, 0xFF)
 #: Codes that section 7.2 reserves for the LLP; the numbers are those of RFC 5044 section 8.
 LLP_CRC = ErrorNumber(ErrorType.LLP, 0x02)
 LLP_FRAMING = ErrorNumber(ErrorType.LLP, 0x03)
@@ -87,4 +97,9 @@ ERROR_TEXT = {
     UNTAGGED_VERSION: "Invalid DDP version",
     LLP_CRC: "LLP digest does not match",
     LLP_FRAMING: "LLP framing: length or marker does not agree, or no room for a DDP header",
+}
+#: The errors of RDMAP that the device finds, where it bounds Read Responses.
+RESPONSE_TEXT = {
+    UNEXPECTED_RESPONSE: "Unexpected OpCode: no Read waits for this Read Response",
+    WRONG_RESPONSE: "Unspecified Error: the Read Response has another TO or length",
 }

@@ -62,6 +62,13 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   Until then its entries and its octets have to stay. While ``SEND_STATE.repeating`` reads 1, an
   FPDU of the stream is on its way again.
 
+* Reads over MPA: after ``STREAM_COMMIT`` write ``SEND_STREAM`` and ``READ_ORD``, then
+  ``READ_COMMIT``. A READ takes one of as many slots when its Read Request is cut, and waits in the
+  ring while none is free, as ``SEND_STATE.waits`` shows; the slot is free when the Read Response
+  was delivered. Every segment of a response has to be the next one of the oldest Read, with its
+  sink's STag and TO, and the last one has to end it. Otherwise nothing of it is placed and the
+  stream is in error, with an ``EVENT_CODE`` of RDMAP. ``STREAM_COMMIT`` clears the slots.
+
 The registers from ``RESPONSE_LO`` to ``RESPONSE_SEQUENCE`` exist only in a device that answers RDMA
 Reads:
 
@@ -311,7 +318,16 @@ REGISTERS = (
         0x0C0,
         "ro",
         "The error's number, RFC 5041 section 7.2.",
-        (_f("code", 0, 8, "Error Code."), _f("type", 8, 4, "Error Type.")),
+        (
+            _f("code", 0, 8, "Error Code."),
+            _f(
+                "type",
+                8,
+                4,
+                "Error Type; 10 stands for RDMAP's Remote Operation Error (RFC 5040 section 4.8): a"
+                " Read Response that was not asked for.",
+            ),
+        ),
     ),
     Register("EVENT_STREAM", 0x0C4, "ro", "Stream on which the error occurred."),
     Register("EVENT_LENGTH", 0x0C8, "ro", "Octets of the DDP Segment, header included."),
@@ -455,6 +471,7 @@ REGISTERS = (
             _f("messages", 0, 1, "1: messages of the host; the device has the SEND registers."),
             _f("responses", 1, 1, "1: answers to RDMA Reads too, with the RESPONSE registers."),
             _f("chunks", 2, 1, "1: over SCTP too, with the PATH registers."),
+            _f("reads", 8, 8, "RDMA Reads over MPA that a stream may have outstanding."),
         ),
     ),
     *(
@@ -631,6 +648,13 @@ REGISTERS = (
                 1,
                 "The ring could not be read, or an FPDU not be sent again: messages that were not"
                 " released have failed.",
+            ),
+            _f(
+                "waits",
+                5,
+                2,
+                "What the stream's next message waited for in its last turn. 1: for credit; 2: for"
+                " the end of one of its Reads, see READ_ORD.",
             ),
             _f("answered", 16, 16, "Read Responses that left whole, modulo 2^16."),
         ),
@@ -811,6 +835,20 @@ REGISTERS = (
             _f("stream", 16, 15, "The stream."),
             _f("signaled", 31, 1, "One of them has the flag SIGNALED."),
         ),
+    ),
+    Register(
+        "READ_ORD",
+        0x2E0,
+        "rw",
+        "ORD of SEND_STREAM: how many RDMA Reads it may have outstanding, up to CAP_SENDS.reads.",
+    ),
+    Register(
+        "READ_COMMIT",
+        0x2E4,
+        "wo",
+        "Writes READ_ORD. From the first time on, after STREAM_COMMIT and before any READ, the"
+        " device takes Read Responses on the stream only as they were asked for. No effect in a"
+        " device without MPA.",
     ),
     Register(
         "SEND_CHUNKS",

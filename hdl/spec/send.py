@@ -15,12 +15,13 @@ from enum import IntEnum, IntFlag
 from .completion import Field
 
 __all__ = [
-    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "RECORD", "RECORD_OCTETS", "Flag", "Kind",
-    "Message", "Piece", "Record"]
+    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "READS", "RECORD", "RECORD_OCTETS", "Flag", "Kind",
+    "Message", "Piece", "Record", "Waits"]
 
 ENTRY = 64  #: octets of an entry of the send ring
 PIECE_OCTETS = 16
 RECORD_OCTETS = 8
+READS = 16  #: RDMA Reads over MPA that a stream may have outstanding
 #: Where the pieces, or the octets inline, begin in a message's first entry.
 _BODY = 32
 
@@ -41,6 +42,14 @@ class Flag(IntFlag):
     FENCE = 2  #: the message waits for the end of all earlier Reads
     INLINE = 4  #: the entries have the message's octets instead of pieces
     LAST = 8  #: the message may leave after the stream was stopped: the Terminate
+
+
+class Waits(IntEnum):
+    """The reason why the next message of a stream waits, as SEND_STATE shows it."""
+
+    NOTHING = 0
+    CREDIT = 1  #: room at the LLP
+    READS = 2  #: the end of one of the stream's Reads: as many as its ORD are outstanding
 
 
 #: The first entry of a message. The octets between the fields are 0.

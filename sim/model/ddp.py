@@ -295,6 +295,8 @@ class DataSink:
             return self._fail(error.number, segment, order)
         validation = self._validate(header, len(payload))
         number = validation.number
+        if number is None:
+            number = self.refuse(header, len(payload))
         if number is not None:
             return self._fail(number, segment, order, validation)
         events: list[Event] = [self._place(header, payload, order, validation)]
@@ -334,6 +336,10 @@ class DataSink:
         return Validation.of(
             UntaggedFacts(header, length, queue.first, queue.available, ahead, limit)
         )
+
+    def refuse(self, header: Header, length: int) -> ErrorNumber | None:
+        """Returns the error of a ULP that checks segments, too, after DDP; or None."""
+        return None
 
     def _place(self, header: Header, payload: bytes, order: int, validation: Validation) -> Placed:
         address = None

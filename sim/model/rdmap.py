@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, TypeGuard
 
+from ...hdl.spec.ddp import UNEXPECTED_RESPONSE, WRONG_RESPONSE, ErrorNumber
 from .ddp import DataSink
 from .events import Delivered, Event
 from .header import Header, TaggedHeader
@@ -16,6 +19,7 @@ __all__ = [
     "QueueNumber",
     "RdmapSink",
     "ReadRequest",
+    "ReadSink",
     "invalidated_stag",
     "opcode",
     "rsvdulp",
@@ -53,6 +57,10 @@ def opcode(header: Header) -> int:
     """Returns the opcode in the RDMAP Control Field, DDP's first RsvdULP octet: |RV|Rsv|Opcode|."""
     octet = header.rsvdulp if isinstance(header, TaggedHeader) else header.rsvdulp >> 32
     return octet & 0xF
+
+
+def _is_response(header: Header) -> TypeGuard[TaggedHeader]:
+    return isinstance(header, TaggedHeader) and opcode(header) == Opcode.READ_RESPONSE
 
 
 def rsvdulp(opcode: Opcode, *, tagged: bool, stag: int = 0) -> int:
@@ -109,7 +117,66 @@ class ReadRequest:
         return memory.octets(region.stag)[start : start + self.length]
 
 
-class RdmapSink(DataSink):
+class ReadSink(DataSink):
+    """A Data Sink that takes Read Responses only as they were asked for.
+
+    The LLP has to hand segments over in order. Parameters are those of :class:`~.ddp.DataSink`.
+
+    Attributes
+    ----------
+    bounded
+        Whether it compares responses with requests; true from the first :meth:`expect` on.
+    reads
+        The Read Requests that were sent and whose responses were not delivered, the oldest first.
+    """
+
+    def __init__(self, memory: Memory, **named: Any) -> None:
+        super().__init__(memory, **named)
+        self.reads: deque[ReadRequest] = deque()
+        self.bounded = False
+        self._ended = 0  # reads whose last segment was placed
+        self._placed = 0  # octets of the response to the first read after these
+
+    def expect(self, request: ReadRequest) -> None:
+        """Notes a Read Request that is being sent."""
+        self.bounded = True
+        self.reads.append(request)
+
+    def refuse(self, header: Header, length: int) -> ErrorNumber | None:
+        """Compares a segment of a Read Response with the oldest Read that has not ended.
+
+        RFC 5040 section 5.2.2: "The Data Sink MAY validate that the STag, Tagged Offset, and length
+        of the RDMA Read Response Message are the same as the STag, Tagged Offset, and length
+        included in the corresponding RDMA Read Request Message."
+        """
+        if not self.bounded or not _is_response(header):
+            return None
+        if self._ended == len(self.reads):
+            return UNEXPECTED_RESPONSE
+        read = self.reads[self._ended]
+        # RFC 5041 section 5.2: STag and TO of a segment without octets are not checked.
+        if length and header.stag != read.sink_stag:
+            return UNEXPECTED_RESPONSE
+        if length and header.to != read.sink_to + self._placed:
+            return WRONG_RESPONSE
+        self._placed += length
+        if self._placed > read.length or (header.last and self._placed < read.length):
+            return WRONG_RESPONSE
+        if header.last:
+            self._ended, self._placed = self._ended + 1, 0
+        return None
+
+    def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
+        """Takes a DDP Segment from the LLP; a response that is delivered ends its Read."""
+        events = super().receive(segment, order)
+        for event in events:
+            if self.bounded and isinstance(event, Delivered) and _is_response(event.header):
+                self.reads.popleft()
+                self._ended -= 1
+        return events
+
+
+class RdmapSink(ReadSink):
     """A Data Sink that has RDMAP's queues and executes Send with Invalidate.
 
     The sink posts the buffers for Read Requests and Terminates itself; the ULP posts those for

@@ -12,7 +12,7 @@ from typing import Protocol
 from .ddp import DataSource
 from .events import ProtocolError
 from .memory import Memory
-from .rdmap import QueueNumber, ReadRequest
+from .rdmap import QueueNumber, ReadRequest, ReadSink
 
 __all__ = ["Kind", "Piece", "SendQueue", "WorkRequest"]
 
@@ -70,13 +70,28 @@ class SendQueue:
         The regions that the pieces of messages name.
     stream, pd
         DDP Stream ID and Protection Domain ID of the stream.
+    sink
+        The other half of the stream, which has to know the Reads that are sent.
+    ord
+        How many Reads may be outstanding, with a ``sink``.
     """
 
-    def __init__(self, source: DataSource, memory: Memory, *, stream: int = 0, pd: int = 0) -> None:
+    def __init__(
+        self,
+        source: DataSource,
+        memory: Memory,
+        *,
+        stream: int = 0,
+        pd: int = 0,
+        sink: ReadSink | None = None,
+        ord: int = 0,
+    ) -> None:
         self.source = source
         self.memory = memory
         self.stream = stream
         self.pd = pd
+        self.sink = sink
+        self.ord = ord
         self._posted: deque[WorkRequest] = deque()
         self._segments: Iterator[bytes] = iter(())
 
@@ -86,8 +101,22 @@ class SendQueue:
             raise ValueError("A CONTROL message must be sent by the session, not by its stream")
         self._posted.append(message)
 
+    @property
+    def waits(self) -> bool:
+        """True if the next message is a READ and as many Reads as ORD are outstanding.
+
+        RFC 5040 section 6.1: "For outbound RDMA Read Requests, the RDMAP layer MUST NOT exceed the
+        maximum number of outstanding, outbound RDMA Read Requests that were negotiated".
+        """
+        return (
+            self.sink is not None
+            and bool(self._posted)
+            and self._posted[0].kind == Kind.READ
+            and len(self.sink.reads) >= self.ord
+        )
+
     def send(self) -> bytes | None:
-        """Returns the next segment, or None if all messages have been sent.
+        """Returns the next segment, or None if all messages have been sent or the next one waits.
 
         Raises
         ------
@@ -95,7 +124,7 @@ class SendQueue:
             The stream may not read a piece of the next message, of which nothing is sent.
         """
         while (segment := next(self._segments, None)) is None:
-            if not self._posted:
+            if not self._posted or self.waits:
                 return None
             self._segments = self._begin(self._posted.popleft())
         return segment
@@ -105,6 +134,8 @@ class SendQueue:
             (sink,) = message.pieces
             # The sink's STag goes to the peer, which checks nothing of it.
             request = ReadRequest(sink.stag, sink.to, sink.length, message.stag, message.to)
+            if self.sink is not None:
+                self.sink.expect(request)
             return self.source.begin_untagged(
                 QueueNumber.READ_REQUEST, request.encode(), rsvdulp=message.rsvdulp
             )

@@ -156,12 +156,16 @@ class QP(KnownQP):
         self._requests: deque[_Request] = deque()  # incomplete requests, in the order of posts
         self._unsent: deque[_Request] = deque()
         self._reads: deque[_Request] = deque()  # Reads that wait for their responses
+        self._most = self.ord  # of these, as far as the device has slots for them
         self._answered = 0  # Read Requests whose answers were sent
         self.stream = Stream(pd, cq.messages, crc=crc, markers=markers, queues=list(Queue))
         cq.qps[self.stream] = self
         try:
             if isinstance(source, SendSettings):
                 self._half = self.stream.send_by(source, self._send)
+                if self.context.reads:
+                    self._most = min(self.ord, self.context.reads)
+                    self._half.bound_reads(max(self._most, 1))  # one for a Read of the start-up
             if self.stream.sending is not None and self.context.responds and ird:
                 self.stream.answer_reads(ird)
             else:
@@ -303,7 +307,7 @@ class QP(KnownQP):
             request = self._unsent[0]
             if request.opcode is Opcode.RDMA_READ:
                 # A Read of the start-up does not count: the responder has room for it.
-                if len(self._reads) >= self.ord and request.told:
+                if len(self._reads) >= self._most and request.told:
                     return
                 self._reads.append(request)
                 sink_to = request.sink.to if request.sink else 0

@@ -190,7 +190,7 @@ class Terminate:
         Parameters
         ----------
         number
-            The error, as RFC 5041 section 7.2 numbers it.
+            The error, as the device numbers it.
         length
             Octets of the DDP Segment.
         header
@@ -202,6 +202,8 @@ class Terminate:
         if number.type is ddp.ErrorType.LOCAL:
             # An overrun of the completion queue has a code of the device's own.
             return cls(Layer.DDP, *LOCAL_CATASTROPHIC)
+        if number.type is ddp.ErrorType.REMOTE_OPERATION:
+            return cls(Layer.RDMA, _REMOTE_OPERATION, number.code, length, header)
         return cls(Layer.DDP, number.type, number.code, length, header)
 
     @classmethod

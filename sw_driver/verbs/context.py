@@ -353,6 +353,8 @@ class Context(Closing):
         Whether the device sends, and its FPDUs reach the host.
     responds
         Whether the device can answer RDMA Read Requests, too.
+    reads
+        How many RDMA Reads of a stream the device bounds; 0: none.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.
@@ -360,6 +362,7 @@ class Context(Closing):
 
     kinds: ClassVar[dict[type, type]] = {}
     sends = responds = False
+    reads = 0
 
     def __init__(
         self,
@@ -386,6 +389,7 @@ class Context(Closing):
             self.registers.read("CAP_SENDS") if transport.carries else 0
         )
         self.sends, self.responds = bool(sends["messages"]), bool(sends["responses"])
+        self.reads = sends["reads"]
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table

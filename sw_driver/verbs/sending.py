@@ -227,6 +227,12 @@ class SendingHalf:
         """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
         self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
+    def bound_reads(self, ord: int) -> None:
+        """Lets the device take Read Responses only as they were asked for, and send no request
+        while ``ord`` Reads are outstanding.
+        """
+        self._context.registers.start(commands.set_reads(self._stream.number, ord))
+
     def answering(self, qn: int) -> Responder | None:
         """Returns the responder, if the device itself answers the messages of a queue."""
         return self.responder if qn == Responder.QN else None

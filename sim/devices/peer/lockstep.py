@@ -10,23 +10,26 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-from ....hdl.spec.completion import Completion, Kind
+from ....hdl.spec.completion import Completion
+from ....hdl.spec.completion import Kind as CompletionKind
 from ....hdl.spec.config import RnicConfig
 from ....hdl.spec.ddp import WAITING, ErrorNumber
+from ....hdl.spec.send import Kind
 from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
 from ....sw_driver.rdmap import wire
 from ....sw_driver.transports.memory import Steps
 from ....sw_driver.verbs.context import SERVED, Context
 from ....sw_driver.verbs.pd import MR, Access
+from ....sw_driver.verbs.sending import SendingHalf
 from ....sw_driver.verbs.stream import Stream
-from ...model.ddp import DataSink, TaggedHeader, header_length
+from ...model.ddp import TaggedHeader, header_length
 from ...model.events import DdpError, Delivered, LlpError, Placed
 from ...model.header import UntaggedHeader
 from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
 from ...model.mpa import Fpdu, MpaReceiver
-from ...model.rdmap import Opcode, QueueNumber, ReadRequest, opcode
+from ...model.rdmap import Opcode, QueueNumber, ReadRequest, ReadSink, opcode
 from ...replay.expectation import completion_of
 from ..live import SimTransport
 
@@ -50,7 +53,7 @@ class Receiver:
     """The model of one stream."""
 
     mpa: MpaReceiver
-    sink: DataSink
+    sink: ReadSink
     cutter: Cutter
     frames: int = 0
     expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
@@ -112,7 +115,7 @@ class LockStep(SimTransport):
 
     def _hand_on(self, hand_on: Callable[[Completion], None], completion: Completion) -> None:
         """Counts the completions that are not of messages of a peer, and passes all on."""
-        self._counts["DELIVERED"] += completion.kind is Kind.SENT
+        self._counts["DELIVERED"] += completion.kind is CompletionKind.SENT
         hand_on(completion)
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
@@ -256,7 +259,7 @@ class _Stream(Stream):
     ) -> None:
         super().__init__(*arguments, crc=crc, markers=markers, **named)
         sim = self._sim
-        sink = DataSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
+        sink = ReadSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
         for qn in self.queues:
             sink.open_queue(qn)
         sim.receivers[self.number] = Receiver(
@@ -274,6 +277,20 @@ class _Stream(Stream):
         posted = next(reversed(self._posted.values()))
         self._sim.receivers[self.number].sink.post(qn, posted.length)
         return msn
+
+    def send_by(self, *arguments: Any) -> SendingHalf:
+        half = super().send_by(*arguments)
+        self._sim.receivers[self.number].sink.bounded = self.context.reads > 0
+        post, sink = half.post, self._sim.receivers[self.number].sink
+
+        def posted(kind: Kind, body: Any, **named: Any) -> None:
+            if kind is Kind.READ:
+                source = named["stag"], named["to"]
+                sink.expect(ReadRequest(body.stag, body.to, body.length, *source))
+            post(kind, body, **named)
+
+        half.post = posted  # type: ignore[method-assign]
+        return half
 
     def answer_reads(self, ird: int) -> None:
         super().answer_reads(ird)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from ddp_rnic.hdl.spec.ddp import (
+    INVALID_STAG,
+    UNEXPECTED_RESPONSE,
+    WRONG_RESPONSE,
+    ErrorNumber,
+)
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.events import Delivered
 from ddp_rnic.sim.model.memory import Access, Memory, Region
@@ -69,3 +75,35 @@ def test_read_requests_never_run_out_of_buffers() -> None:
         (segment,) = source.untagged(QueueNumber.READ_REQUEST, bytes(28))
         assert len(sink.receive(segment)) == 2
     assert sink.error is None
+
+
+def test_a_response_is_compared_with_the_oldest_read() -> None:
+    """RFC 5040 section 5.2.2, and section 4.8 for the errors: "Unexpected OpCode", "Unspecified
+    Error".
+    """
+    memory, source = Memory(), DataSource(40)
+    memory.register(Region(stag=0x100, to=50, length=99, pd=1))
+    read = ReadRequest(0x100, 60, 30, 5, 6)
+
+    def error(*segments: bytes) -> ErrorNumber | None:
+        sink = RdmapSink(memory, pd=1)
+        sink.expect(read)
+        events = [event for segment in segments for event in sink.receive(segment)]
+        assert [event for event in events if isinstance(event, Delivered)] or [*sink.reads] == [
+            read
+        ]
+        return sink.error.number if sink.error else None
+
+    def response(to: int, length: int, stag: int = 0x100) -> list[bytes]:
+        return source.tagged(stag, to, bytes(length), rsvdulp=0x42)
+
+    memory.register(Region(stag=0x200, to=50, length=99, pd=1))
+    right = response(60, 30)
+    assert len(right) == 2 and error(*right) is None
+    assert error(*right, *response(60, 30)) == UNEXPECTED_RESPONSE
+    assert error(*response(60, 30, 0x200)) == UNEXPECTED_RESPONSE
+    for to, length in ((60, 29), (60, 31), (60, 0), (59, 30), (61, 30)):
+        assert error(*response(to, length)) == WRONG_RESPONSE
+    assert error(right[0], right[0]) == error(right[1]) == WRONG_RESPONSE
+    # DDP's checks come first.
+    assert error(*response(60, 30, 0x101)) == INVALID_STAG

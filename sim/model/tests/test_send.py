@@ -10,7 +10,7 @@ from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.events import ProtocolError
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.memory import Memory, Region
-from ddp_rnic.sim.model.rdmap import Opcode, ReadRequest, rsvdulp
+from ddp_rnic.sim.model.rdmap import Opcode, ReadRequest, ReadSink, rsvdulp
 from ddp_rnic.sim.model.send import SendQueue
 
 STAG, TO, LENGTH = 0x1207, 0x10000, 100
@@ -96,3 +96,18 @@ def test_a_region_of_another_domain_is_not_sent() -> None:
 def test_a_session_control_message_is_not_of_a_stream() -> None:
     with pytest.raises(ValueError, match="CONTROL message must be sent by the session"):
         a_queue().post(Message(Kind.CONTROL))
+
+
+def test_a_read_waits_while_ord_reads_are_outstanding() -> None:
+    """RFC 5040 section 6.1: "the RDMAP layer MUST NOT exceed the maximum number of outstanding,
+    outbound RDMA Read Requests". Nothing overtakes the Read that waits (section 5.5 item 13).
+    """
+    queue = a_queue(100)
+    queue.sink, queue.ord = ReadSink(queue.memory, pd=1), 1
+    for at in range(2):
+        queue.post(Message(Kind.READ, pieces=(Piece(STAG, 4, TO + at),)))
+    queue.post(Message(**WRITE, flags=Flag.INLINE, octets=b"after"))
+    assert queue.send() is not None and queue.waits and queue.send() is None
+    (response,) = queue.source.tagged(STAG, TO, b"1234", rsvdulp=0x42)
+    assert queue.sink.receive(response) and not queue.sink.reads and not queue.waits
+    assert queue.send() is not None and not queue.waits and queue.send() is not None

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ddp_rnic.hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER, ErrorNumber, ErrorType
 from ddp_rnic.sim.capture.capture import Connection, Direction, read_capture
+from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.events import DdpError, Delivered, Event, LlpError, Placed
+from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.memory import Access, Memory, Region
-from ddp_rnic.sim.model.mpa import MpaReceiver
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sim.model.rdmap import (
     Opcode,
     QueueNumber,
     RdmapSink,
     ReadRequest,
+    ReadSink,
     invalidated_stag,
     opcode,
 )
@@ -190,6 +196,70 @@ def test_read_responses_bring_what_the_requests_name(iwarp_truth: Path) -> None:
     if all(request.source(memory, stream=0, pd=PD) is not None for request in requests):
         assert sinks.octets(record["rkey"]) == expected
         assert placed == sum(request.length for request in requests)
+
+
+#: A capture whose markers are not where RFC 5044 has them.
+NOT_CONFORMANT = "read_write_long_run_mrkr"
+
+
+def request_of(octets: bytes, path: Path) -> ReadRequest:
+    """Decodes a Read Request; in the captures of one stack, its fields have the host's order."""
+    if path.parent.name == "iwarp_rdma":
+        return ReadRequest(*struct.unpack("<IQIIQ", octets))
+    return ReadRequest.decode(octets)
+
+
+def messages_of(direction: Direction) -> list[tuple[Header, bytes]]:
+    """Returns the DDP Segments of a direction."""
+    receiver = MpaReceiver(crc=direction.crc, markers=direction.markers)
+    frames = [frame for chunk in direction.chunks for frame in receiver.receive(chunk.octets)]
+    return [
+        decode_segment(frame.ulpdu) for frame in frames if isinstance(frame, Fpdu) and frame.ulpdu
+    ]
+
+
+def test_every_response_is_the_one_that_was_asked_for(mpa_capture: Path) -> None:
+    """Responses of real stacks pass the comparison with their requests, segment by segment. They
+    would not if the first request had asked for anything else.
+    """
+    if mpa_capture.name == NOT_CONFORMANT:
+        pytest.skip("its FPDUs cannot be found")
+    for connection in read_capture(mpa_capture).connections:
+        one, other = map(messages_of, connection.directions)
+        for asks, answers in ((one, other), (other, one)):
+            requests = [
+                request_of(octets, mpa_capture)
+                for header, octets in asks
+                if isinstance(header, UntaggedHeader) and header.qn == QueueNumber.READ_REQUEST
+            ]
+            responses = [
+                (header, len(octets))
+                for header, octets in answers
+                if isinstance(header, TaggedHeader) and opcode(header) == Opcode.READ_RESPONSE
+            ]
+            assert compared(requests, responses) is None
+            if not responses:
+                continue
+            first, *others = requests
+            for change in ({"sink_stag": first.sink_stag ^ 1}, {"sink_to": first.sink_to ^ 256}):
+                if first.length:
+                    assert compared([replace(first, **change), *others], responses) is not None
+            for length in {max(first.length - 1, 0), first.length + 1} - {first.length}:
+                assert compared([replace(first, length=length), *others], responses) is not None
+            ended = sum(header.last for header, _ in responses)
+            assert compared(requests[: ended - 1], responses) is not None
+
+
+def compared(
+    requests: list[ReadRequest], responses: list[tuple[TaggedHeader, int]]
+) -> ErrorNumber | None:
+    """Returns the first error of segments of responses to requests, or None."""
+    sink = ReadSink(Memory())
+    sink.bounded = True
+    for request in requests:
+        sink.expect(request)
+    errors = (sink.refuse(header, length) for header, length in responses)
+    return next((error for error in errors if error is not None), None)
 
 
 #: Error numbers that siw's Terminate names differently from RFC 5041 section 7.2.

@@ -12,7 +12,7 @@ from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands
 from ddp_rnic.sim.devices.peer import both, end
-from ddp_rnic.sim.devices.peer.lockstep import DataSink
+from ddp_rnic.sim.devices.peer.lockstep import ReadSink
 from ddp_rnic.sim.devices.peer.network import Rates
 from ddp_rnic.sim.model.events import Delivered
 from typer.testing import CliRunner
@@ -78,12 +78,12 @@ def other_source(bugs: pytest.MonkeyPatch) -> None:
 
 
 def a_model_that_delivers_nothing(bugs: pytest.MonkeyPatch) -> None:
-    receive = DataSink.receive
+    receive = ReadSink.receive
 
-    def wrong(sink: DataSink, ulpdu: bytes) -> Any:
+    def wrong(sink: ReadSink, ulpdu: bytes) -> Any:
         return [each for each in receive(sink, ulpdu) if not isinstance(each, Delivered)]
 
-    bugs.setattr(DataSink, "receive", wrong)
+    bugs.setattr(ReadSink, "receive", wrong)
 
 
 def an_end_at_hand_over(bugs: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,15 @@ def prm(
             show_default=False,
         ),
     ] = None,
+    page: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="With mapped:FILE: a file of the next doorbell page, from page 1 on, as"
+            " /dev/uio1, which a client maps to ring by itself. May be given up to 16 times.",
+            show_default=False,
+        ),
+    ] = None,
     log: Annotated[
         Path | None,
         typer.Option(help="Audit log, one line of JSON per decision. Default: standard error."),
@@ -72,16 +81,7 @@ def prm(
     input. 3: a tool is missing.
     """
     if play is not None:
-        given = {
-            name
-            for name in context.params
-            if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        }
-        if device != "sim" or given != {"device", "play"}:
-            raise BadInput("--play needs the device sim, and takes no other option")
-        from .sharing import show
-
-        show(play)
+        _show(context, device, play)
         return
     policy = Policy(
         users=Policy().users | {user_number(name) for name in user or ()},
@@ -90,4 +90,18 @@ def prm(
         per_user=per_user,
         limits=limits_of(share or ()),
     )
-    serve(device, socket, policy, log, baud=baud)
+    serve(device, socket, policy, log, baud=baud, pages=page or ())
+
+
+def _show(context: typer.Context, device: str, capture: Path) -> None:
+    """Shows two programs that share the simulated device; takes no other option."""
+    given = {
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    if device != "sim" or given != {"device", "play"}:
+        raise BadInput("--play needs the device sim, and takes no other option")
+    from .sharing import show
+
+    show(capture)

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ...hdl.spec.commands import ring_send, take
 from ...sw_driver import CQ, PD, CompletionOverrun, RnicError, Stream, StreamError
 from ...sw_driver.prm import StreamStopped, connect, protocol
 from ...sw_driver.prm.client import ClientContext
@@ -61,6 +62,7 @@ class Hostile:
         with connect(self._path) as context:
             assert isinstance(context, ClientContext)
             yield from self._objects(context)
+            yield from self._doorbells(context)
             yield from self._greed(context)
             yield from self._streams(context)
             yield from self._memory(context)
@@ -99,6 +101,21 @@ class Hostile:
                     )
                     if handle == _HANDLES - 1:
                         yield found
+
+    def _doorbells(self, context: ClientContext) -> Iterator[Attempt]:
+        """Rings every doorbell of the device through the program's own page."""
+        page, there = context.doorbells(), context.capabilities
+        for what, attempts in (
+            ("has the device send for another client's stream",
+             [ring_send(number, 1) for number in range(there.streams)]),
+            ("takes and arms the completion queue of another client",
+             [take(1, queue=number, arm=True) for number in range(there.cqs)]),
+        ):  # fmt: skip
+            found = [
+                self._refused(what, lambda attempt=attempt: page.ring(attempt))  # type: ignore[misc]
+                for attempt in attempts
+            ]
+            yield found[-1]._replace(by="the device ignores and counts it")
 
     def _greed(self, context: ClientContext) -> Iterator[Attempt]:
         """Takes all that can be had of each kind."""

@@ -189,8 +189,11 @@ class SimTransport(Transport):
     def pin(self, view: memoryview) -> Memory:
         return self._pin(view, self._page, self._random.randrange(4096))
 
+    def share(self, view: memoryview) -> Memory:
+        return self._pin(view, None, 0)
+
     def allocate(self, octets: int) -> Memory:
-        return self._pin(memoryview(bytearray(octets)), None, 0)
+        return self.share(memoryview(bytearray(octets)))
 
     def _pin(self, view: memoryview, page: int | None, offset: int) -> Memory:
         """Pins octets in pages, or in one that is large enough, from an offset in the first

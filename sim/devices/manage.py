@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -21,15 +22,20 @@ from ...sw_driver.transports.uart import BAUD, UartTransport
 WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"
 
 
-def transport_of(name: str, baud: int | None = None) -> Transport:
-    """Returns the transport to a device of this name; ``baud`` is the rate of a serial port."""
+def transport_of(name: str, baud: int | None = None, pages: Sequence[Path] = ()) -> Transport:
+    """Returns the transport to a device of this name.
+
+    ``baud`` is the rate of a serial port; ``pages`` are the files of the first doorbell pages.
+    """
     way, _, where = name.partition(":")
     if way == "uart" and where:
         return UartTransport(where, baud or BAUD)
     if baud is not None:
         raise InvalidRequest(f"--baud is only for a device uart:PORT, not for {name!r}")
     if way == "mapped" and where:
-        return MappedTransport(where, Pagemap())
+        return MappedTransport(where, Pagemap(), pages=pages)
+    if pages:
+        raise InvalidRequest(f"--page is only for a device mapped:FILE, not for {name!r}")
     if way == "udmabuf" and where.count(",") == 1:
         path, _, device = where.partition(",")
         return MappedTransport(path, UDmaBuf(device))
@@ -46,12 +52,18 @@ def _log(path: Path | None) -> AbstractContextManager[Lines]:
 
 
 def serve(
-    device: str, path: Path, policy: Policy, log: Path | None, *, baud: int | None = None
+    device: str,
+    path: Path,
+    policy: Policy,
+    log: Path | None,
+    *,
+    baud: int | None = None,
+    pages: Sequence[Path] = (),
 ) -> None:
     """Owns a device and serves clients, until SIGINT or SIGTERM."""
     with (
         _log(log) as file,
-        transport_of(device, baud) as transport,
+        transport_of(device, baud, pages) as transport,
         Device(transport).open() as context,
         Manager(context, path, policy, Audit(file)) as manager,
     ):

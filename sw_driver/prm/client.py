@@ -12,12 +12,15 @@ import socket
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ...hdl.spec import regs
+from ...hdl.spec.commands import Write
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, file_path, flag, instance, integer, seconds
 from ..base.closing import Closing
@@ -40,7 +43,7 @@ from ..verbs.known import StreamState
 from ..verbs.pd import MR, PD
 from ..verbs.stream import ORDER, QUEUES, Stream, part_of, queues_of
 from . import protocol
-from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
+from .protocol import DESCRIPTOR, HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
 _WC_STATUS = {each.value: each for each in WcStatus}
 _OPCODES = {each.value: each for each in Opcode}
@@ -81,6 +84,7 @@ class Link:
         self._lock = threading.Lock()
         self._number = 0  # of the last request
         self._asked: dict[int, Future[bytes]] = {}
+        self._passed: deque[int] = deque()  # descriptors that have come, the oldest first
         self._failure: RnicError | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -117,7 +121,7 @@ class Link:
     def _read(self) -> None:
         decoder, failure = Decoder(protocol.LONGEST_ANSWER), None
         try:
-            while octets := self._socket.recv(1 << 16):
+            while octets := self._receive():
                 decoder.feed(octets)
                 while (taken := decoder.take()) is not None:
                     failure = self._take(*taken) or failure
@@ -132,22 +136,33 @@ class Link:
             if not answer.cancelled():
                 answer.set_exception(self._failure)
 
+    def _receive(self) -> bytes:
+        octets, descriptors, _, _ = socket.recv_fds(
+            self._socket, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC
+        )
+        self._passed += descriptors
+        return octets
+
     def _take(self, kind: int, number: int, body: bytes) -> RnicError | None:
         """Delivers an answer to its request; returns an error that concerns the connection
         itself.
         """
-        if kind not in (Kind.ANSWER, Kind.ERROR):
+        if kind not in (Kind.ANSWER, Kind.ERROR, Kind.PASSED):
             raise ProtocolError(f"the manager sends a frame of kind {kind}")
+        if kind == Kind.PASSED:
+            if not self._passed:
+                raise ProtocolError("the manager has sent no file descriptor with PASSED")
+            body += DESCRIPTOR.pack(self._passed.popleft())
         if number == 0:
             return protocol.decode_error(body)
         with self._lock:
             answer = self._asked.pop(number, None)
         # The thread that asked may have given up.
         if answer is not None and answer.set_running_or_notify_cancel():
-            if kind == Kind.ANSWER:
-                answer.set_result(body)
-            else:
+            if kind == Kind.ERROR:
                 answer.set_exception(protocol.decode_error(body))
+            else:
+                answer.set_result(body)
         return None
 
     def close(self) -> None:
@@ -157,6 +172,8 @@ class Link:
         if self._reader is not threading.current_thread():
             self._reader.join()
         self._socket.close()
+        while self._passed:
+            os.close(self._passed.popleft())
 
     def drop(self) -> None:
         """Closes the connection in a forked child, which has no reader thread; the parent
@@ -170,7 +187,7 @@ class Link:
         os.close(self._socket.detach())
 
 
-class _Mapped:
+class Mapped:
     """Memory that the manager and this program share."""
 
     def __init__(self, link: Link, octets: int) -> None:
@@ -205,7 +222,7 @@ class _Buffer:
         Whether the memory is a copy, of this buffer alone.
     """
 
-    def __init__(self, view: memoryview, mapped: _Mapped, offset: int, copy: bool) -> None:
+    def __init__(self, view: memoryview, mapped: Mapped, offset: int, copy: bool) -> None:
         self.view, self.mapped, self.offset = view, mapped, offset
         self.copy = Copy(view) if copy else None
         self.push(0, len(view))
@@ -228,6 +245,52 @@ class _Buffer:
             self.copy.note(offset, octets)
 
 
+class DoorbellPage(Closing):
+    """A client's doorbell page: the client maps it, or asks the manager to write there.
+
+    Parameters
+    ----------
+    ask
+        Returns the manager's answer to a request.
+
+    Attributes
+    ----------
+    number
+        The page's number, from 1.
+    mapped
+        Whether the client writes to the device itself.
+    """
+
+    def __init__(self, ask: Callable[[Request], bytes]) -> None:
+        self._ask, self._words = ask, None
+        answer = ask(protocol.Page())
+        size = protocol.PAGE.size
+        self.number, self.mapped = protocol.PAGE.unpack(answer[:size])
+        if self.mapped:
+            (descriptor,) = DESCRIPTOR.unpack(answer[size:])
+            try:
+                self._map = mmap.mmap(descriptor, regs.PAGE_SIZE)
+            finally:
+                os.close(descriptor)
+            # A forked child would keep the page from other clients.
+            self._map.madvise(mmap.MADV_DONTFORK)
+            words: Any = ctypes.c_uint32 * (regs.PAGE_SIZE // 4)
+            self._words = words.from_buffer(self._map)
+
+    def ring(self, command: tuple[Write, ...]) -> None:
+        """Rings a doorbell in the page."""
+        for register, value, _ in command:
+            if self._words is not None:
+                self._words[regs.address(register) // 4] = value
+            else:
+                self._ask(protocol.Bell(regs.DOORBELLS.index(register), value))
+
+    def close(self) -> None:
+        if self._words is not None:
+            self._words = None
+            self._map.close()
+
+
 class ClientContext(Context):
     """The part of a device that a manager gives to this program.
 
@@ -247,7 +310,8 @@ class ClientContext(Context):
         self.regions: dict[int, ClientMR] = {}  # type: ignore[assignment]
         self.sctp = None
         self.cookie = 0
-        self._allocated: dict[int, _Mapped] = {}
+        self._allocated: dict[int, Mapped] = {}
+        self._page: DoorbellPage | None = None
         self.link = Link(path)
         try:
             shares = self.ask(protocol.Hello())
@@ -261,6 +325,12 @@ class ClientContext(Context):
         """Returns the manager's answer to a request."""
         return self.link.ask(request).result()
 
+    def ask_passed(self, request: Request) -> tuple[bytes, int]:
+        """Returns the manager's answer, and the file descriptor that has come with it."""
+        answer = self.ask(request)
+        size = len(answer) - DESCRIPTOR.size
+        return answer[:size], *DESCRIPTOR.unpack(answer[size:])
+
     def make(self, request: Request) -> int:
         """Returns the handle of the object that the manager makes for a request."""
         (handle,) = HANDLE.unpack(self.ask(request))
@@ -269,6 +339,19 @@ class ClientContext(Context):
     def remove(self, kind: Object, handle: int) -> None:
         """Closes an object in the manager."""
         self.ask(protocol.Close(kind, handle))
+
+    def doorbells(self) -> DoorbellPage:
+        """Returns this client's doorbell page, which the manager allots at the first call.
+
+        Raises
+        ------
+        ResourceExhausted
+            All doorbell pages of the device are taken.
+        """
+        with self.lock:
+            self.check()
+            self._page = self._page or DoorbellPage(self.ask)
+            return self._page
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -279,7 +362,7 @@ class ClientContext(Context):
         octets = integer("octets", octets, 1, math.inf, "at least 1")
         with self.lock:
             self.check()
-            mapped = _Mapped(self.link, octets)
+            mapped = Mapped(self.link, octets)
             self._allocated[mapped.address] = mapped
             return memoryview(mapped.map)
 
@@ -300,7 +383,7 @@ class ClientContext(Context):
         for mapped in self._allocated.values():
             if 0 <= address - mapped.address <= mapped.octets - len(view):
                 return _Buffer(view, mapped, address - mapped.address, False)
-        return _Buffer(view, _Mapped(self.link, len(view)), 0, True)
+        return _Buffer(view, Mapped(self.link, len(view)), 0, True)
 
     def release(self, buffer: _Buffer) -> None:
         """Frees the copy of a buffer that the device no longer writes."""
@@ -343,6 +426,8 @@ class ClientContext(Context):
                 self._closed = True
                 self.link.close()
                 self._allocated.clear()
+                if self._page is not None:
+                    self._page.close()
 
 
 def _address(buffer: memoryview | mmap.mmap) -> int:
@@ -423,6 +508,10 @@ class ClientMR(MR):
                 self._pull()
             self.forget()
 
+    def has(self, stag: int) -> bool:
+        """Returns whether the region has this Steering Tag."""
+        return self._stag == stag
+
     def _pull(self) -> None:
         self.memory.pull_written()
 
@@ -446,6 +535,7 @@ class ClientCQ(CQ):
 
     context: ClientContext
     _asked: Future[bytes] | None
+    _taken = 0  #: completions taken of a direct queue, modulo 2**16
 
     def __init__(self, context: ClientContext, cqe: int = 1024) -> None:
         cqe = integer("cqe", cqe, 1, math.inf, "at least 1")
@@ -457,8 +547,20 @@ class ClientCQ(CQ):
             self.streams = set()
             #: All streams that completions in the queue can name, by their handles.
             self.named: dict[int, ClientStream] = {}
-            self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))
+            self.handle = self._make()
             context.cqs.add(self)
+
+    def _make(self) -> int:
+        """Makes the queue in the manager, and returns its handle."""
+        return self.context.make(protocol.Queue(min(self.cqe, 0xFFFFFFFF)))
+
+    def cookie_of(self, own: int, device: int) -> int:
+        """Returns the one of a posted buffer's two numbers that its completion will have."""
+        return own
+
+    def end(self, stream: ClientStream) -> None:
+        """Notes that a stream is closed."""
+        self.forget(stream)
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
@@ -562,7 +664,7 @@ class ClientCQ(CQ):
         left = protocol.LONGEST_WAIT
         if deadline is not None:
             left = min(left, max(int((deadline - time.monotonic()) * 1000) + 1, 0))
-        return self.context.link.ask(protocol.Wait(self.handle, left))
+        return self.context.link.ask(protocol.Wait(self.handle, left, self._taken))
 
     def close(self) -> None:
         with self.context.lock:
@@ -589,7 +691,7 @@ class _Waiting:
     def __init__(
         self, wr_id: object, qn: int, region: ClientMR | None, memory: _Buffer | None, offset: int
     ) -> None:
-        self.wr_id, self.qn = wr_id, qn
+        self.wr_id, self.qn, self.msn = wr_id, qn, 0
         self._region, self.memory, self._offset = region, memory, offset
 
     def finish(self, context: ClientContext, length: int) -> None:
@@ -610,11 +712,14 @@ class ClientStream(Stream):
     ----------
     left
         How many of its completions wait in the queue, once the stream is closed; None before.
+    ring
+        Its send ring, if it has one.
     """
 
     context: ClientContext
     cq: ClientCQ
     left: int | None = None
+    ring: Any = None
 
     def __init__(
         self,
@@ -713,9 +818,9 @@ class ClientStream(Stream):
                 raise
             if isinstance(buffer, ClientMR):
                 buffer.hold()
-            self._waiting[cookie] = waiting
-            (msn,) = protocol.MSN.unpack(answer)
-            return int(msn)
+            waiting.msn, device = protocol.POSTED.unpack(answer)
+            self._waiting[self.cq.cookie_of(cookie, device)] = waiting
+            return waiting.msn
 
     def _prepare_buffer(
         self, buffer: object, qn: int, wr_id: object, offset: int, length: int | None
@@ -754,6 +859,16 @@ class ClientStream(Stream):
         waiting.finish(self.context, length)
         return waiting.wr_id
 
+    def flushed(self) -> list[WC]:
+        """Gives back all buffers that got no message, and returns their completions."""
+        flushed = []
+        while self._waiting:
+            waiting = self._waiting.pop(next(iter(self._waiting)))
+            waiting.finish(self.context, 0)
+            wr_id, qn, msn = waiting.wr_id, waiting.qn, waiting.msn
+            flushed.append(WC(self, WcStatus.FLUSHED, Opcode.RECV, wr_id, qn=qn, msn=msn))
+        return flushed
+
     def forget_posted(self) -> None:
         """Gives back all buffers for which no completion will come."""
         while self._waiting:
@@ -769,10 +884,12 @@ class ClientStream(Stream):
             self._closed = True
             for region in list(self.bound):
                 region.forget()
+            self.cq.end(self)
+            if self.ring is not None:
+                self.ring.end()
             del self.context.streams[self.number]
             self.pd.streams.discard(self)
             self.cq.streams.discard(self)
-            self.cq.forget(self)
 
 
 ClientContext.kinds = {PD: ClientPD, MR: ClientMR, CQ: ClientCQ, Stream: ClientStream}

@@ -22,6 +22,13 @@ from .protocol import Done, StreamStopped
 UNTOLD = 1024
 
 
+def tagged(access: int) -> bool:
+    """Returns whether a client's region with these rights has a Steering Tag. A region without
+    one is for receive buffers only.
+    """
+    return bool(access & (Access.REMOTE_WRITE | Access.REMOTE_READ | Access.LOCAL_READ))
+
+
 class OwnedStream(Stream):
     """A stream of a client.
 
@@ -33,9 +40,15 @@ class OwnedStream(Stream):
     greedy
         Whether the stream was stopped because its peer used too many completions; its further
         completions are dropped.
+    disabled
+        Whether the manager has disabled the stream.
     """
 
-    handle, greedy = 0, False
+    handle, greedy, disabled = 0, False, False
+
+    def _disable(self) -> None:
+        self.disabled = True
+        super()._disable()
 
     def _show_region(self, region: MR) -> None:
         pass
@@ -75,6 +88,10 @@ class OwnedRegion(MR):
     ) -> None:
         self._made = mapping
         super().__init__(pd, mapping.memory.view, access, to=to, stream=stream)
+
+    @property
+    def _tagged(self) -> bool:
+        return tagged(self.access)
 
     def _map(self, view: memoryview) -> Mapping:
         return self._made
@@ -189,10 +206,13 @@ class OwnedQueue(CQ):
 
     # -- for the client ---------------------------------------------------------------------------
 
-    @property
-    def ready(self) -> bool:
-        """True if a completion or an error waits to be taken."""
+    def arrived(self, taken: int) -> bool:
+        """Returns whether a completion or an error waits to be taken."""
         return bool(self._entries or self._errors or self._overruns)
+
+    def clearing(self) -> Steps[None]:
+        """Does nothing: buffers are freed when their completion is taken."""
+        yield from ()
 
     def left_of(self, stream: Stream) -> int:
         """Returns how many completions of a stream wait to be taken."""

@@ -5,7 +5,7 @@ body whose layout depends on the kind; all are little-endian. A client's first r
 whose frame is the same in all versions. Each request gets one answer with the same number; answers
 may come in any order, and an answer of number 0 is an error of the connection. The client may use a
 number again after its answer. A handle has 64 bits and always names the same object. One file
-descriptor comes with MEMORY (SCM_RIGHTS).
+descriptor comes with MEMORY, and one with or before each PASSED, in their order (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..base.errors import (
     UnsupportedDevice,
 )
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"ddp-rnic"
 #: How many octets follow the length in the longest request and in the longest answer.
 LONGEST_REQUEST, LONGEST_ANSWER = 64, 1 << 16
@@ -70,8 +70,14 @@ class Kind(IntEnum):
     WAIT = 11
     STATE = 12
     EVENTS = 13
+    PAGE = 14
+    DIRECT_QUEUE = 15
+    SEND_RING = 16
+    BELL = 17
+    SENT = 18
     ANSWER = 128  #: the request was done
     ERROR = 129  #: the request failed
+    PASSED = 130  #: the request was done, and a file descriptor has come
 
 
 class Object(IntEnum):
@@ -150,6 +156,7 @@ class Poll(NamedTuple):
 class Wait(NamedTuple):
     queue: int
     milliseconds: int
+    taken: int = 0  #: of a direct queue: completions that the client has taken, modulo 2**16
 
 
 class State(NamedTuple):
@@ -160,9 +167,37 @@ class Events(NamedTuple):
     pass
 
 
+class Page(NamedTuple):
+    pass
+
+
+class DirectQueue(NamedTuple):
+    size: int  #: base-2 logarithm of its entries
+
+
+class SendRing(NamedTuple):
+    stream: int
+    queue: int  #: a direct queue
+    memory: int
+    offset: int
+    size: int  #: base-2 logarithm of its entries
+    mulpdu: int
+    crc: bool
+    markers: bool
+
+
+class Bell(NamedTuple):
+    doorbell: int  #: its index in DOORBELLS of the register map
+    value: int
+
+
+class Sent(NamedTuple):
+    stream: int
+
+
 Request = (
     Hello | Memory | Domain | Queue | Stream | Region | Close | Sync | Post | Poll | Wait | State
-    | Events
+    | Events | Page | DirectQueue | SendRing | Bell | Sent
 )  # fmt: skip
 
 #: The class of each request, and the layout of its fields in the body.
@@ -177,9 +212,14 @@ LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
     Kind.SYNC: (Sync, struct.Struct("<Q?QQ")),
     Kind.POST: (Post, struct.Struct("<QBBQQQQ")),
     Kind.POLL: (Poll, struct.Struct("<QH?")),
-    Kind.WAIT: (Wait, struct.Struct("<QI")),
+    Kind.WAIT: (Wait, struct.Struct("<QIH")),
     Kind.STATE: (State, struct.Struct("<Q")),
     Kind.EVENTS: (Events, struct.Struct("<")),
+    Kind.PAGE: (Page, struct.Struct("<")),
+    Kind.DIRECT_QUEUE: (DirectQueue, struct.Struct("<B")),
+    Kind.SEND_RING: (SendRing, struct.Struct("<QQQQBH??")),
+    Kind.BELL: (Bell, struct.Struct("<BI")),
+    Kind.SENT: (Sent, struct.Struct("<Q")),
 }
 _KINDS = {layout[0]: kind for kind, layout in LAYOUTS.items()}
 
@@ -271,7 +311,18 @@ HANDLE = struct.Struct("<Q")
 #: The answer to STREAM: its handle and the device's number of the stream; to REGION: its handle and
 #: its STag, or 0.
 NAMED = struct.Struct("<QI")
-MSN = struct.Struct("<I")
+#: The answer to POST: the message's MSN, and the number that a completion in a direct queue has.
+POSTED = struct.Struct("<II")
+#: The descriptor that has come with PASSED, which the receiver puts after the answer's body.
+DESCRIPTOR = struct.Struct("=i")
+#: The answer to PAGE: the number of the doorbell page, and whether its descriptor has come.
+PAGE = struct.Struct("<B?")
+#: The answer to DIRECT_QUEUE, with its ring's descriptor: the queue's handle, and its number in the
+#: device.
+DIRECT = struct.Struct("<QB")
+#: After the ring, in its memory: completions that the manager has seen, modulo 2**16. The client
+#: gives back none that the manager has not seen.
+SEEN = struct.Struct("<I")
 #: The answer to CLOSE of a stream: how many of its completions wait to be taken.
 LEFT = struct.Struct("<I")
 READY = struct.Struct("<?")
@@ -306,6 +357,21 @@ def encode_done(completions: Iterable[Done]) -> bytes:
 def decode_done(body: bytes) -> list[Done]:
     """Reads the body of an answer to POLL."""
     return [Done(*each) for each in _unpack_all(_DONE, body)]
+
+
+def encode_sent(fpdus: Iterable[bytes]) -> bytes:
+    """Returns the body of an answer to SENT."""
+    return b"".join(_LENGTH.pack(len(each)) + each for each in fpdus)
+
+
+def decode_sent(body: bytes) -> list[bytes]:
+    """Reads the body of an answer to SENT."""
+    fpdus, at = [], 0
+    while at < len(body):
+        (length,) = _LENGTH.unpack_from(body, at)
+        at += _LENGTH.size + length
+        fpdus.append(body[at - length : at])
+    return fpdus
 
 
 def encode_event(event: ErrorEvent) -> bytes:

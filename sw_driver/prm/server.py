@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,9 +25,10 @@ from ..transports.memory import Arena, Steps
 from ..verbs.context import Context
 from . import protocol
 from .audit import Audit
+from .pages import Pages
 from .protocol import LONGEST_REQUEST, Decoder, Kind, ProtocolError
 from .quota import Limits, Share
-from .session import Session
+from .session import Passing, Seat, Session
 
 #: Seconds between two polls of the sockets, while the device may have something for a client.
 INTERVAL = 0.002
@@ -40,7 +42,7 @@ REFUSALS = 16
 _PEER = struct.Struct("3i")
 _RECEIVE = 4096
 #: How many descriptors the manager itself has open, besides those of clients.
-_DESCRIPTORS = 64
+_DESCRIPTORS = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +104,12 @@ class Connection:
         self.decoder = Decoder(LONGEST_REQUEST)
         self.output = bytearray()
         self.descriptor: int | None = None
+        self.passing: deque[int] = deque()  #: descriptors for the client, the oldest first
         self.refused = 0
         self.retry = 0.0
         self.session: Session
         self.number = 0  #: number of the request in progress
-        self.work: Steps[bytes | None] | None = None
+        self.work: Steps[bytes | Passing | None] | None = None
 
     def receive(self) -> None:
         """Reads the octets and the descriptor that have come.
@@ -149,8 +152,13 @@ class Connection:
     def flush(self) -> None:
         """Sends the octets of answers, as far as the client accepts them."""
         try:
+            flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
             while self.output:
-                sent = self.socket.send(self.output, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                if self.passing:
+                    sent = socket.send_fds(self.socket, [self.output], [self.passing[0]], flags)
+                    os.close(self.passing.popleft())
+                else:
+                    sent = self.socket.send(self.output, flags)
                 del self.output[:sent]
         except (BlockingIOError, InterruptedError):
             pass
@@ -162,12 +170,15 @@ class Connection:
         self.socket.close()
         if (descriptor := self.take_descriptor()) is not None:
             os.close(descriptor)
+        while self.passing:
+            os.close(self.passing.popleft())
 
 
 class Manager(Closing):
     """Serves clients at a Unix socket, until it is closed.
 
     Each client has a seat, and with it an equal part of the device that no other client can use.
+    A client that asks for one has a doorbell page too, as long as there are any.
     The seat is free again once everything that its client had is revoked. In each turn the manager
     starts one request of each client, or does a slice of a long one, so that no client waits for
     another's many or large requests.
@@ -189,16 +200,21 @@ class Manager(Closing):
         self._audit = audit
         self.limits = policy.limits.within(context.capabilities, policy.clients)
         _raise_descriptors(_DESCRIPTORS + policy.clients * (2 + self.limits.memories))
-        pages = self.limits.pages or 0
-        self._slots = [
-            Arena(seat * pages, pages, "slots of this client's page table")
-            for seat in range(policy.clients)
-        ]
         self._seats = list(range(policy.clients))
+        self.pages, self._looked = Pages(context), 0.0
         self.connections: dict[int, Connection] = {}
         self.leaving: list[Connection] = []
         self._stopping = False
         self._listener = _listen(self.path, policy)
+        pages = self.limits.pages or 0
+        own = len(context.queues) // policy.clients
+        self._places = [
+            Seat(
+                Arena(seat * pages, pages, "slots of this client's page table"),
+                [context.queues.popleft() for _ in range(own)],
+            )
+            for seat in range(policy.clients)
+        ]
         self._wake, self._woken = socket.socketpair()
         status = self.path.stat()
         self._identity = status.st_dev, status.st_ino
@@ -235,6 +251,9 @@ class Manager(Closing):
         for connection in list(self.connections.values()):
             self._answer_waits(connection)
         self._remove_some()
+        if self.pages.used and self._looked <= time.monotonic():
+            self.pages.look()
+            self._looked = time.monotonic() + RETRY
         self._audit.expire()
 
     def _asked(self) -> Iterator[bool]:
@@ -287,7 +306,9 @@ class Manager(Closing):
         def log(event: str, **details: str | int) -> None:
             self._audit.write(event, uid, pid, **details)
 
-        connection.session = Session(self.context, Share(self.limits), self._slots[seat], log)
+        connection.session = Session(
+            self.context, Share(self.limits), self._places[seat], self.pages, log
+        )
         self.connections[client.fileno()] = connection
         log("connect", gid=gid)
 
@@ -329,10 +350,10 @@ class Manager(Closing):
         connection.number = number
         connection.work = connection.session.request(number, request, descriptor)
 
-    def _go_on(self, connection: Connection, work: Steps[bytes | None]) -> None:
+    def _go_on(self, connection: Connection, work: Steps[bytes | Passing | None]) -> None:
         """Does a slice of a client's request, and answers if the request is done then."""
         end = time.perf_counter() + SLICE
-        answer: bytes | None
+        answer: bytes | Passing | None
         try:
             while True:
                 next(work)
@@ -346,6 +367,10 @@ class Manager(Closing):
             self._refuse(connection, error)
             kind, answer = Kind.ERROR, protocol.encode_error(error)
         connection.work = None
+        if isinstance(answer, Passing):
+            kind = Kind.PASSED
+            connection.passing.append(answer.descriptor)
+            answer = answer.body
         if answer is not None:
             connection.output += protocol.frame(kind, connection.number, answer)
 
@@ -426,6 +451,8 @@ class Manager(Closing):
         with suppress(RnicError):
             while any(each.retry <= time.monotonic() for each in self.leaving):
                 self._remove_some()
+        for place in self._places:
+            self.context.queues.extend(place.queues)
         self._audit.finish()
         self._wake.close()
         self._woken.close()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...hdl.spec import regs
+from ...hdl.spec.commands import Write
 from ..base.errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Arena, Steps
 from ..verbs.context import Context
@@ -14,14 +16,15 @@ from ..verbs.known import StreamState
 from ..verbs.pd import PD, Access
 from ..verbs.stream import QUEUES, Stream
 from . import protocol
+from .direct import LARGEST_QUEUE, DirectQueue, DirectSending
 from .memory import Passed
-from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted
+from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted, tagged
+from .pages import Page, Pages
 from .protocol import HANDLE, NAMED, Object, ProtocolError, Request
 from .quota import Share
 
 #: How many WAITs of a client may be unanswered at a time.
 WAITS = 16
-_REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 #: The order in which objects are closed, so that none is in use.
 _ORDER = (Object.STREAM, Object.REGION, Object.QUEUE, Object.DOMAIN, Object.MEMORY)
 
@@ -29,20 +32,39 @@ _ORDER = (Object.STREAM, Object.REGION, Object.QUEUE, Object.DOMAIN, Object.MEMO
 class Wait:
     """A WAIT that is not answered yet."""
 
-    def __init__(self, number: int, queue: OwnedQueue, deadline: float) -> None:
-        self.number, self._queue, self._deadline = number, queue, deadline
+    def __init__(
+        self, number: int, queue: OwnedQueue | DirectQueue, taken: int, deadline: float
+    ) -> None:
+        self.number, self._queue, self._taken = number, queue, taken
+        self._deadline = deadline
 
     @property
     def ready(self) -> bool:
         """True if the client can take something from the queue, or never will because it is
         closed.
         """
-        return self._queue.ready or self._queue.closed
+        return self._queue.closed or self._queue.arrived(self._taken)
 
     @property
     def over(self) -> bool:
         """True if the WAIT must be answered now."""
         return self.ready or time.monotonic() >= self._deadline
+
+
+class Seat(NamedTuple):
+    """The part of the device that one client at a time has to itself: its slots of the page table,
+    and the numbers of completion queues that it may poll without the manager.
+    """
+
+    slots: Arena
+    queues: list[int]
+
+
+class Passing(NamedTuple):
+    """An answer with a file descriptor, which the sender closes."""
+
+    body: bytes
+    descriptor: int
 
 
 class Session:
@@ -54,16 +76,21 @@ class Session:
         The device.
     share
         The client's share of the device.
-    slots
-        The client's slots of the page table.
+    seat
+        The part of the device that the client has to itself.
+    pages
+        The device's doorbell pages.
     log
         Takes an event and its details for the audit log.
     """
 
     def __init__(
-        self, context: Context, share: Share, slots: Arena, log: Callable[..., None]
+        self, context: Context, share: Share, seat: Seat, pages: Pages, log: Callable[..., None]
     ) -> None:
-        self.context, self.share, self._slots, self._log = context, share, slots, log
+        self.context, self.share, self._log = context, share, log
+        self._slots, self._numbers = seat
+        self._pages = pages
+        self._page: Page | None = None
         self.greeted = False
         self.waits: list[Wait] = []
         self._last = 0
@@ -80,9 +107,11 @@ class Session:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def request(self, number: int, request: Request, descriptor: int | None) -> Steps[bytes | None]:
-        """Executes a request, in steps; returns the body of the answer, or None if the
-        answer must wait.
+    def request(
+        self, number: int, request: Request, descriptor: int | None
+    ) -> Steps[bytes | Passing | None]:
+        """Executes a request, in steps; returns the body of the answer, perhaps with a file
+        descriptor, or None if the answer must wait.
         """
         if isinstance(request, protocol.Hello) == self.greeted:
             raise ProtocolError("the first request, and no other, must be HELLO")
@@ -114,13 +143,33 @@ class Session:
                 taken = yield from queue.taking(request.most, request.errors)
                 return protocol.encode_done(taken)
             case protocol.Wait():
-                return self._wait(number, request)
+                return (yield from self._wait(number, request))
             case protocol.State():
                 return self._state(request)
             case protocol.Events():
                 told = b"".join(map(protocol.encode_event, self._events))
                 self._events.clear()
                 return told
+            case _:
+                return (yield from self._request_direct(request))
+
+    def _request_direct(self, request: Request) -> Steps[bytes | Passing]:
+        """Executes a request about the doorbell page, direct queues and send rings."""
+        match request:
+            case protocol.Page():
+                return self._allot_page()
+            case protocol.DirectQueue():
+                return self._direct_queue(request)
+            case protocol.SendRing():
+                return (yield from self._send_ring(request))
+            case protocol.Bell():
+                return self._bell(request)
+            case protocol.Sent():
+                sending = self._find(Object.STREAM, request.stream).sending
+                if sending is None:
+                    raise StateError("the stream has no send ring")
+                return protocol.encode_sent(sending.taking())
+        raise AssertionError(request)
 
     def _hello(self, request: protocol.Hello) -> bytes:
         if request.magic != protocol.MAGIC:
@@ -187,15 +236,15 @@ class Session:
         domain = self._find(Object.DOMAIN, request.domain)
         memory = self._find(Object.MEMORY, request.memory)
         stream = self._find(Object.STREAM, request.stream) if request.stream else None
-        tagged = bool(request.access & _REMOTE)
+        stags = int(tagged(request.access))
         region = yield from self._register(
-            domain, memory, request.offset, request.length, {"stags": int(tagged), "regions": 1},
+            domain, memory, request.offset, request.length, {"stags": stags, "regions": 1},
             Access(request.access & 0xFF), to=request.to, stream=stream,
         )  # fmt: skip
         self._name(Object.REGION, region)
         region.handle = self._last
         self._log("register", region=region.handle, octets=region.length, access=int(region.access))
-        return NAMED.pack(region.handle, region.stag if region.access & _REMOTE else 0)
+        return NAMED.pack(region.handle, region.stag if stags else 0)
 
     def _register(
         self,
@@ -241,6 +290,7 @@ class Session:
 
     def _post(self, request: protocol.Post) -> Steps[bytes]:
         stream = self._find(Object.STREAM, request.stream)
+        yield from stream.cq.clearing()
         stream.cq.check_room()
         if request.object == Object.MEMORY and request.length:
             return (yield from self._post_memory(stream, request))
@@ -258,7 +308,7 @@ class Session:
         except BaseException:
             self.share.give(buffers=1)
             raise
-        return protocol.MSN.pack(msn)
+        return protocol.POSTED.pack(msn, self.context.cookie)
 
     def _post_memory(self, stream: OwnedStream, request: protocol.Post) -> Steps[bytes]:
         """Posts a buffer that is in no region of the client, in a region made for it alone."""
@@ -278,24 +328,92 @@ class Session:
             # Nothing else may be posted in the region. It stays until the client takes the
             # completion.
             region.forget()
-        return protocol.MSN.pack(msn)
+        return protocol.POSTED.pack(msn, self.context.cookie)
 
-    def _wait(self, number: int, request: protocol.Wait) -> bytes | None:
+    def _wait(self, number: int, request: protocol.Wait) -> Steps[bytes | None]:
         queue = self._find(Object.QUEUE, request.queue)
+        yield from queue.clearing()
         if request.milliseconds > protocol.LONGEST_WAIT:
             raise InvalidRequest(f"a WAIT must be at most {protocol.LONGEST_WAIT} ms long")
-        if queue.ready:
+        if queue.arrived(request.taken):
             return protocol.READY.pack(True)
         if len(self.waits) >= WAITS:
             raise ResourceExhausted(f"{WAITS} threads of this client wait already")
         deadline = time.monotonic() + request.milliseconds / 1000
-        self.waits.append(Wait(number, queue, deadline))
+        self.waits.append(Wait(number, queue, request.taken, deadline))
         return None
 
     def _state(self, request: protocol.State) -> bytes:
         stream = self._find(Object.STREAM, request.stream)
         told = b"" if stream.error is None else protocol.encode_event(stream.error)
         return protocol.STATE.pack(stream.state.value) + told
+
+    # -- without the manager ----------------------------------------------------------------------
+
+    def _allot_page(self) -> bytes | Passing:
+        if self._page is not None:
+            raise StateError(f"this client has the doorbell page {self._page.number} already")
+        self._page = page = self._pages.allot(self._log)
+        self._log("page", page=page.number, mapped=int(page.descriptor is not None))
+        if page.descriptor is None:
+            return protocol.PAGE.pack(page.number, False)
+        return Passing(protocol.PAGE.pack(page.number, True), page.descriptor)
+
+    def _paged(self) -> Page:
+        if self._page is None:
+            raise StateError("this client has no doorbell page: ask for one first")
+        return self._page
+
+    def _direct_queue(self, request: protocol.DirectQueue) -> Passing:
+        page = self._paged()
+        count = 1 << min(request.size, LARGEST_QUEUE)
+        self.share.take(queues=1, completions=count)
+        try:
+            queue = DirectQueue(
+                self.context, request.size, page, self._numbers, self._completed, self._stopped
+            )
+        except BaseException:
+            self.share.give(queues=1, completions=count)
+            raise
+        self._name(Object.QUEUE, queue)
+        return Passing(protocol.DIRECT.pack(self._last, queue.ring.number), queue.ring.descriptor)
+
+    def _send_ring(self, request: protocol.SendRing) -> Steps[bytes]:
+        stream = self._find(Object.STREAM, request.stream)
+        queue = self._find(Object.QUEUE, request.queue)
+        memory = self._find(Object.MEMORY, request.memory)
+        if not isinstance(queue, DirectQueue):
+            raise InvalidRequest("a send ring needs a direct completion queue")
+        if stream.sending is not None:
+            raise StateError("the stream has a send ring already: open another stream")
+        stream.check()
+        stream.sending = DirectSending(stream, queue, memory, request, self._paged(), self._stopped)
+        yield from stream.sending.opening()
+        return b""
+
+    def _bell(self, request: protocol.Bell) -> bytes:
+        """Rings a doorbell through the client's page, so that the device checks it as it checks
+        those of a client that maps the page; then says whether the device has ignored it.
+        """
+        page = self._paged()
+        if request.doorbell >= len(regs.DOORBELLS):
+            raise InvalidRequest(f"a doorbell page has {' and '.join(regs.DOORBELLS)}")
+        name = regs.DOORBELLS[request.doorbell]
+        self.context.registers.start((Write(name, request.value, page.number),))
+        fields = regs.unpack(name, request.value)
+        if "stream" in fields:
+            what, number = "stream", fields["stream"]
+            own = [each.number for each in self._all(Object.STREAM) if each.sending is not None]
+        else:
+            what, number = "completion queue", fields["queue"]
+            queues = self._all(Object.QUEUE)
+            own = [each.ring.number for each in queues if isinstance(each, DirectQueue)]
+        if number not in own:
+            raise InvalidRequest(
+                f"{what} {number} is not on this client's doorbell page: the device has ignored the"
+                " doorbell"
+            )
+        return b""
 
     # -- reports of the device --------------------------------------------------------------------
 
@@ -321,8 +439,12 @@ class Session:
         except ValueError:
             raise InvalidRequest(f"there are no objects of kind {request.object}") from None
         closing = self._find(kind, request.handle)
+        for queue in self._all(Object.QUEUE):
+            yield from queue.clearing()
         streams = self._all(Object.STREAM)
-        if kind is Object.QUEUE and any(stream.cq is closing for stream in streams):
+        queues = [each.cq for each in streams]
+        queues += [each.sending.queue for each in streams if each.sending is not None]
+        if kind is Object.QUEUE and closing in queues:
             raise StateError("streams use the completion queue: close them first")
         inside = streams + self._all(Object.REGION)
         if kind is Object.DOMAIN and any(each.pd is closing for each in inside):
@@ -362,8 +484,8 @@ class Session:
         for handle, region in list(self._objects[Object.REGION].items()):
             if region.revoked and not region.posted:
                 del self._objects[Object.REGION][handle]
-                tagged = bool(region.access & _REMOTE)
-                self.share.give(stags=int(tagged), octets=region.length, regions=1)
+                stags = int(tagged(region.access))
+                self.share.give(stags=stags, octets=region.length, regions=1)
                 region.memory.holds -= 1
                 self._log("revoke", region=handle, octets=region.length)
         for handle, queue in list(self._objects[Object.QUEUE].items()):
@@ -387,3 +509,6 @@ class Session:
             while self._objects[kind]:
                 yield from self._closing(kind, next(iter(self._objects[kind])), shown=False)
                 yield
+        if self._page is not None:
+            self._pages.give_back(self._page)
+            self._page = None

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.regs import PAGES
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sw_driver import Context, Device
 from ddp_rnic.sw_driver.prm import Manager, Policy
@@ -55,16 +57,24 @@ class Managed:
         return (
             (len(context.numbers), len(context.buffers)) == (there.streams, there.buffers)
             and not (context.streams or context.regions or context.cqs or context.pds)
-            and all(arena._free == [arena._free[0]] for arena in self.manager._slots)
+            and all(
+                len(slots._free) == 1 and len(numbers) == (there.cqs - 1) // len(manager._places)
+                for slots, numbers in manager._places
+            )
+            and (manager.pages.free, manager.pages.allotted) == (PAGES, [])
         )
 
 
 @contextmanager
 def managed(
-    folder: Path, policy: Policy | None = None, *, page: int | None = None
+    folder: Path,
+    policy: Policy | None = None,
+    *,
+    page: int | None = None,
+    config: RnicConfig | None = None,
 ) -> Iterator[Managed]:
     """Runs a manager of the gateware, at a socket in a folder."""
-    with SimTransport(page=page) as sim, Device(sim).open() as context:
+    with SimTransport(config, page=page) as sim, Device(sim).open() as context:
         with served(context, folder / "rnic.sock", policy or Policy(per_user=8)) as prm:
             prm.sim = sim
             yield prm

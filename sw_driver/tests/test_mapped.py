@@ -15,10 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, StateError, TransportError
+from ddp_rnic.sw_driver import (
+    Device,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicError,
+    StateError,
+    TransportError,
+)
 from ddp_rnic.sw_driver.base.errors import UnsupportedDevice
 from ddp_rnic.sw_driver.tests.test_open import Constants
-from ddp_rnic.sw_driver.transports.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
+from ddp_rnic.sw_driver.transports import mapped
+from ddp_rnic.sw_driver.transports.mapped import (
+    MappedPage,
+    MappedTransport,
+    Pagemap,
+    UDmaBuf,
+    UioInterrupt,
+    UioMap,
+)
 from ddp_rnic.sw_driver.transports.memory import Extent, lay_out
 from ddp_rnic.sw_driver.transports.pins import SLOTS
 
@@ -255,3 +270,100 @@ def test_more_than_a_page_in_a_row_is_a_huge_page_or_is_reported(
     with pytest.raises(ResourceExhausted, match="need a huge page: reserve one in /proc/sys/vm"):
         Pagemap().allocate(PAGE + 1)
     assert asked == [(1 << 21, 0x40000)]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A file of the size of a doorbell page."""
+    path = tmp_path / "page"
+    path.write_bytes(bytes(regs.PAGE_SIZE))
+    return path
+
+
+def ends_with(file: int, name: str) -> bool:
+    return os.readlink(f"/proc/self/fd/{file}").endswith(name)
+
+
+def test_the_file_of_a_page_must_have_that_page_alone(
+    registers: Path, udmabuf: UDmaBuf, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(text: str) -> None:
+        with pytest.raises(InvalidRequest, match=f"cannot be the file of a doorbell page: {text}"):
+            MappedTransport(registers, udmabuf, offset=0x2000, pages=[page])
+
+    # Neither the registers nor any other larger file, and no device that maps any address.
+    with pytest.raises(InvalidRequest, match="it has 139264 octets, not 4096"):
+        MappedTransport(registers, udmabuf, offset=0x2000, pages=[registers])
+    with pytest.raises(InvalidRequest, match="it has 0 octets, not 4096"):
+        MappedTransport(registers, udmabuf, offset=0x2000, pages=["/dev/zero"])
+    with pytest.raises(TransportError, match="none cannot be opened: No such file"):
+        MappedTransport(registers, udmabuf, offset=0x2000, pages=[tmp_path / "none"])
+    with pytest.raises(InvalidRequest, match="the device has 16 doorbell pages, not 17"):
+        MappedTransport(registers, udmabuf, offset=0x2000, pages=[page] * 17)
+    # A UIO device has one map, of the page's size and at its address.
+    of: dict[int, list[UioMap]] = {}
+    monkeypatch.setattr(mapped, "uio_maps", lambda file: of[0] if ends_with(file, "page") else None)
+    of[0] = []
+    refused("it must have one map of 4096 octets, and has none")
+    of[0] = [UioMap(0x4000_0000, 1 << 17)]
+    refused("it must have one map of 4096 octets, and has 131072 octets")
+    of[0] = [UioMap(0x4000_1000, 4096), UioMap(0x4000_0000, 4096)]
+    refused("it must have one map of 4096 octets, and has 4096 octets, 4096 octets")
+    of[0] = [UioMap(0x4000_1000, 4096)]
+    MappedPage(page, 0x4000_1000).close()
+    with pytest.raises(InvalidRequest, match="it maps 0x40001000, and the page is at 0x40002000"):
+        MappedPage(page, 0x4000_2000)
+    # A kernel with larger pages would map the registers, too.
+    monkeypatch.setattr(mmap, "PAGESIZE", 1 << 16)
+    refused("the kernel maps 65536 octets at least, which are more than one doorbell page of 4096")
+
+
+def test_a_page_is_lent_until_its_last_descriptor_and_mapping_are_gone(
+    registers: Path, udmabuf: UDmaBuf, page: Path
+) -> None:
+    with MappedTransport(registers, udmabuf, offset=0x2000, pages=[page]) as transport:
+        (file,) = transport.page_files
+        for _ in range(2):
+            assert not file.lent
+            lent = file.lend()
+            mapping = mmap.mmap(lent, 4096)
+            here, there = socket.socketpair()
+            with here, there:
+                socket.send_fds(here, [b"-"], [lent])
+                os.close(lent)
+                mapping.close()
+                assert file.lent, "a descriptor is on its way in a socket"
+            assert not file.lent
+        lent = file.lend()
+        mapping = mmap.mmap(lent, 4096)
+        os.close(lent)
+        child = os.fork()
+        if not child:
+            time.sleep(0.2)
+            os._exit(0)
+        mapping.close()
+        assert file.lent, "a child has the mapping"
+        os.waitpid(child, 0)
+        assert not file.lent
+
+
+def test_rings_of_a_client_lie_within_one_page_and_are_aligned(registers: Path) -> None:
+    try:
+        memory = Pagemap()
+    except RnicError as error:
+        pytest.skip(f"pages cannot be pinned here: {error}")
+    with MappedTransport(registers, memory, offset=0x2000) as transport:
+        for start, length in ((32, 64), (PAGE - 64, 128)):
+            view = memoryview(mmap.mmap(-1, 4 * PAGE))[start : start + length]
+            try:
+                with pytest.raises(InvalidRequest, match="a ring must lie within one page of 4096"):
+                    transport.share(view)
+            except TransportError as error:
+                pytest.skip(f"pages cannot be looked up here: {error}")
+        transport.share(memoryview(mmap.mmap(-1, 4 * PAGE))[64:PAGE]).close()
+
+
+def test_a_device_that_has_copies_shares_no_ring(registers: Path, udmabuf: UDmaBuf) -> None:
+    with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
+        with pytest.raises(UnsupportedDevice, match="reads and writes copies of memory"):
+            transport.share(memoryview(bytearray(64)))

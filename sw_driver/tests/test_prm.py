@@ -531,7 +531,7 @@ def test_a_client_gets_an_error_when_the_manager_ends(tmp_path: Path) -> None:
 
 def test_another_protocol_is_reported_and_the_connection_ends(prm: Managed) -> None:
     link = Link(prm.path)
-    with pytest.raises(RnicError, match="version 9, the manager's is 3: update the older one"):
+    with pytest.raises(RnicError, match="version 9, the manager's is 4: update the older one"):
         link.ask(protocol.Hello(version=9)).result()
     link.close()
     assert prm.awaited("disconnect")[0]["reason"].startswith("protocol: the client's protocol")
@@ -672,6 +672,7 @@ def test_the_help_of_share_names_all_that_can_be_shared() -> None:
         (["sim", "--socket", "/nowhere/rnic.sock"], 2, "cannot be served: No such file"),
         (["sim", "--log", "/nowhere/log"], 2, "cannot be written"),
         (["sim", "--per-user", "9"], 2, "per_user must be from 1 to the 8 clients"),
+        (["sim", "--page", "/dev/null"], 2, "--page is only for a device mapped:FILE, not for"),
         (["uart:/dev/nowhere"], 1, "cannot be opened"),
     ],
 )

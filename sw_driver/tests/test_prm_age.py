@@ -112,7 +112,7 @@ def test_a_client_of_the_first_version_is_asked_to_update(prm: Managed) -> None:
     length, kind, number, code = struct.unpack_from("<IBIB", octets)
     assert (length, kind, number) == (len(octets) - 4, Kind.ERROR, 0) and code
     assert octets[10:] == (
-        b"the client's protocol is version 1, the manager's is 3: update the older one"
+        b"the client's protocol is version 1, the manager's is 4: update the older one"
     )
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.devices.live import Peer
 from ddp_rnic.sw_driver import CQ, PD, Stream, StreamState
 from ddp_rnic.sw_driver.prm import Limits, Policy, connect, protocol
@@ -27,8 +28,15 @@ SEED = int(os.environ.get("PRM_SEED", "0")) or secrets.randbits(32)
 #: The kinds of valid requests, the likely ones more often.
 KINDS = [*LAYOUTS, *[Kind.MEMORY, Kind.DOMAIN, Kind.QUEUE, Kind.STREAM, Kind.POST] * 2]
 KINDS += [Kind.REGION] * 4
-#: The kinds of objects whose handle an answer gives.
-MADE = ("memory", "domain", "queue", "stream", "region")
+#: The fields that take the handle in an answer, by the kind of the request.
+MADE = {
+    Kind.MEMORY: ["memory"],
+    Kind.DOMAIN: ["domain"],
+    Kind.QUEUE: ["queue"],
+    Kind.DIRECT_QUEUE: ["queue"] * 4,
+    Kind.STREAM: ["stream"],
+    Kind.REGION: ["region"],
+}
 
 #: Values of fields that are likely to be accepted.
 LIKELY = {
@@ -39,6 +47,9 @@ LIKELY = {
     "offset": [0],
     "length": [1, 8, 4096],
     "cqe": [1, 20],
+    "size": [1, 2, 3],
+    "mulpdu": [1, 100, 1440],
+    "doorbell": [0, 1],
 }
 
 
@@ -105,7 +116,10 @@ class Hostile:
         kind = rng.choice(KINDS)
         self._number += 1
         if self._handles.get("stream") and rng.random() < 0.4:
-            kind = rng.choice([Kind.REGION, Kind.SYNC, Kind.POST, Kind.POST, Kind.CLOSE])
+            kind = rng.choice(
+                [Kind.REGION, Kind.SYNC, Kind.POST, Kind.POST, Kind.CLOSE]
+                + [Kind.SEND_RING, Kind.BELL, Kind.SENT, Kind.DIRECT_QUEUE]
+            )
         if kind is Kind.HELLO and rng.random() < 0.98:
             kind = Kind.EVENTS
         self._asked[self._number] = kind
@@ -158,10 +172,14 @@ class Hostile:
         if asked is None or kind == Kind.ERROR:
             return
         self.answered[asked] += 1
-        if asked.name.lower() in MADE and len(body) >= protocol.HANDLE.size:
+        if asked in MADE and len(body) >= protocol.HANDLE.size:
             (handle,) = protocol.HANDLE.unpack_from(body)
-            self._handles.setdefault(asked.name.lower(), []).append(handle)
-            self._handles.setdefault("handle", []).append(handle)
+            for name in (*MADE[asked], "handle"):
+                self._handles.setdefault(name, []).append(handle)
+            if len(body) > protocol.HANDLE.size:
+                # A doorbell of this stream or this queue, with any index.
+                value = body[protocol.HANDLE.size] << 16 | self._rng.randrange(12)
+                self._handles.setdefault("value", []).append(value)
 
     def leave(self) -> None:
         """Without a word."""
@@ -174,9 +192,10 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
     print(f"PRM_FUZZ={MESSAGES} PRM_SEED={SEED}")
     rng = random.Random(SEED)
     policy = Policy(
-        clients=32, per_user=32, limits=Limits(memory=1 << 20, octets=1 << 20, completions=100)
+        clients=8, per_user=8, limits=Limits(memory=1 << 20, octets=1 << 20, completions=100)
     )
-    with managed(tmp_path, policy) as prm, connect(prm.path) as context:
+    sends = RnicConfig(transmit=True)
+    with managed(tmp_path, policy, config=sends) as prm, connect(prm.path) as context:
         with PD(context) as pd, CQ(context, 50) as cq, Stream(pd, cq) as stream:
             region = pd.register(bytearray(b"mine" * 1000))
             hostile = [Hostile(prm, rng) for _ in range(5)]
@@ -205,5 +224,5 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
         f" {sum(answered.values())} done: {dict((k.name, n) for k, n in answered.items())}"
     )
     # Each kind of request was also done, so that the tests reached its code.
-    assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR}
+    assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR, Kind.PASSED}
     assert "Traceback" not in prm.log.getvalue() and str(region.length) in prm.log.getvalue()

@@ -241,6 +241,12 @@ def polling_for_an_error_while_the_device_is_busy(
     client.ask(protocol.Poll(has["queue"], 1024, True))
 
 
+def ringing_for_others(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
+    client.ask(protocol.Page())
+    for number in range(100):
+        client.ask(protocol.Bell(number % 2, number << 16))
+
+
 def leaving(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
     client.close()
 
@@ -258,7 +264,7 @@ def leaving_while_the_device_revokes_nothing(
         large_memory, large_region, copies, large_buffer, revocation,
         closing_while_the_device_is_busy, revocation_that_the_device_does_not_finish,
         many_requests, many_that_are_refused, many_flushed_buffers,
-        polling_for_an_error_while_the_device_is_busy, leaving,
+        polling_for_an_error_while_the_device_is_busy, ringing_for_others, leaving,
         leaving_while_the_device_revokes_nothing,
     ],
 )  # fmt: skip

@@ -16,22 +16,29 @@ import stat
 import struct
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...hdl.spec import regs
 from ..base.checks import file_path, instance, integer
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError, TransportError
-from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
+from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish, lay_out
 from .pins import PIECE, Pins
-from .transport import Transport
+from .transport import PageFile, Transport
 
 _PAGE = mmap.PAGESIZE
 _REGISTERS = 1 << regs.ADDRESS_BITS
 #: Linux's flag for pages of 2 MiB, which the mmap module does not have.
 _MAP_HUGETLB = 0x40000
 _HUGE = 1 << 21
+#: Linux, include/uapi/linux/inotify.h: an event, and struct inotify_event of a file.
+_IN_CLOSE_WRITE = 0x8
+_EVENT = struct.Struct("=iIII")
+_LIBC = ctypes.CDLL(None, use_errno=True)
+#: The octets of which the address of a ring is a multiple.
+_ALIGNED = 64
 #: How often the pagemap is read, while others make the kernel try to move the pages.
 _LOOKS = 100
 
@@ -46,6 +53,12 @@ class HostMemory(ABC):
     @abstractmethod
     def pinning(self, view: memoryview) -> Steps[Memory]:
         """Pins octets in steps, as :meth:`~.transport.Transport.pinning` does."""
+
+    def share(self, view: memoryview) -> Memory | None:
+        """Shares octets, as :meth:`~.transport.Transport.share` does; None: the device has copies
+        of the host's memory.
+        """
+        return None
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
@@ -105,15 +118,114 @@ class UioInterrupt:
                 raise TransportError(f"the interrupt cannot be enabled: {error}") from error
 
 
-def _is_uio(file: int) -> bool:
-    """Returns whether the file is a UIO device; others, such as /dev/mem, must not be
-    written to.
-    """
+class UioMap(NamedTuple):
+    """A range of bus addresses that a UIO device lets a program map."""
+
+    address: int
+    size: int
+
+
+def uio_maps(file: int) -> list[UioMap] | None:
+    """Returns the maps of a UIO device; None for other files, such as /dev/mem."""
     state = os.fstat(file)
     if not stat.S_ISCHR(state.st_mode):
-        return False
-    number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
-    return Path(f"/sys/dev/char/{number}/subsystem").resolve().name == "uio"
+        return None
+    folder = Path(f"/sys/dev/char/{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}")
+    if (folder / "subsystem").resolve().name != "uio":
+        return None
+    return [
+        UioMap(int((each / "addr").read_text(), 0), int((each / "size").read_text(), 0))
+        for each in sorted((folder / "maps").glob("map*"))
+    ]
+
+
+class MappedPage(PageFile):
+    """A file of one doorbell page: a UIO device whose one map is the page, or a file that is as
+    large as the page.
+
+    The kernel lets a process map no more than the file has, so a client with its descriptor reaches
+    this page alone. A mapping outlives the descriptor, and the client may have passed it on: the
+    page is ``lent`` until the kernel reports that the last copy of the descriptor and the last
+    mapping are gone (inotify, IN_CLOSE_WRITE). For that, nobody else opens the file to write.
+
+    Parameters
+    ----------
+    path
+        The file.
+    address
+        The bus address of the page; None: not known.
+
+    Raises
+    ------
+    InvalidRequest
+        A client that maps the file would reach more than the page, or another one.
+    """
+
+    def __init__(self, path: Path, address: int | None) -> None:
+        self._path, self._lent, self._watch = path, False, -1
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                wrong = _wrong(file, address)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise TransportError(f"{path} cannot be opened: {error.strerror}") from error
+        if wrong is not None:
+            raise InvalidRequest(f"{path} cannot be the file of a doorbell page: {wrong}")
+        self._watch = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._watch < 0 or (
+            _LIBC.inotify_add_watch(self._watch, os.fsencode(path), _IN_CLOSE_WRITE) < 0
+        ):
+            reason = os.strerror(ctypes.get_errno())
+            self.close()
+            raise TransportError(f"{path} cannot be watched: {reason}")
+
+    @property
+    def lent(self) -> bool:
+        if self._lent:
+            try:
+                _, mask, _, _ = _EVENT.unpack(os.read(self._watch, _EVENT.size))
+            except BlockingIOError:
+                return True
+            self._lent = not mask & _IN_CLOSE_WRITE
+        return self._lent
+
+    def lend(self) -> int:
+        # O_SYNC makes the mapping of memory of a device uncached.
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_SYNC | os.O_CLOEXEC)
+        except OSError as error:
+            raise ResourceExhausted(
+                f"{self._path}, the file of a doorbell page, cannot be opened: {error.strerror}"
+            ) from error
+        self._lent = True
+        return file
+
+    def close(self) -> None:
+        if self._watch >= 0:
+            os.close(self._watch)
+            self._watch = -1
+
+
+def _wrong(file: int, address: int | None) -> str | None:
+    """Returns why a file is not that of the doorbell page at a bus address, or None."""
+    if mmap.PAGESIZE != regs.PAGE_SIZE:
+        return (
+            f"the kernel maps {mmap.PAGESIZE} octets at least, which are more than one doorbell"
+            f" page of {regs.PAGE_SIZE}"
+        )
+    maps = uio_maps(file)
+    if maps is None:
+        state = os.fstat(file)
+        size = state.st_size if stat.S_ISREG(state.st_mode) else 0
+        return None if size == regs.PAGE_SIZE else f"it has {size} octets, not {regs.PAGE_SIZE}"
+    if len(maps) != 1 or maps[0].size != regs.PAGE_SIZE:
+        shown = ", ".join(f"{each.size} octets" for each in maps)
+        return f"it must have one map of {regs.PAGE_SIZE} octets, and has {shown or 'none'}"
+    if address is not None and maps[0].address != address:
+        return f"it maps {maps[0].address:#x}, and the page is at {address:#x}"
+    return None
 
 
 class MappedTransport(Transport):
@@ -132,12 +244,22 @@ class MappedTransport(Transport):
         The source of memory that the device can write. It is closed with the transport.
     offset
         Where in the file the registers begin, a multiple of 4.
+    pages
+        The files of the first doorbell pages, for clients of a manager to map; see
+        :class:`MappedPage`.
     """
 
     #: The ring lies in one page of memory, and needs no huge page.
     completions = 128
 
-    def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        memory: HostMemory,
+        *,
+        offset: int = 0,
+        pages: Sequence[Path | str] = (),
+    ) -> None:
         rule = "a multiple of 4"
         offset = integer("offset", offset, 0, math.inf, rule)
         if offset % 4:
@@ -164,7 +286,21 @@ class MappedTransport(Transport):
             ) from error
         words = ctypes.c_uint32 * (_REGISTERS // 4)
         self._registers: Any = words.from_buffer(self._map, offset - start)
-        self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
+        maps = uio_maps(self._file)
+        self._interrupt = None if maps is None else UioInterrupt(self._file)
+        self.page_files: list[MappedPage] = []
+        try:
+            if len(pages) > regs.PAGES:
+                raise InvalidRequest(
+                    f"the device has {regs.PAGES} doorbell pages, not {len(pages)}: give fewer"
+                    " files"
+                )
+            for number, page in enumerate(pages, 1):
+                place = maps[0].address + offset + number * regs.PAGE_SIZE if maps else None
+                self.page_files.append(MappedPage(file_path("pages", page), place))
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, address: int) -> int:
         self._check()
@@ -190,6 +326,10 @@ class MappedTransport(Transport):
     def pinning(self, view: memoryview) -> Steps[Memory]:
         return self._memory.pinning(view)
 
+    def share(self, view: memoryview) -> Memory:
+        self._check()
+        return self._memory.share(view) or super().share(view)
+
     def allocate(self, octets: int) -> Memory:
         self._check()
         return self._memory.allocate(octets)
@@ -210,6 +350,8 @@ class MappedTransport(Transport):
             self._registers = None
             if self._interrupt is not None:
                 self._interrupt.close()
+            for page in self.page_files:
+                page.close()
             self._map.close()
             os.close(self._file)
             self._memory.close()
@@ -252,6 +394,17 @@ class Pagemap(HostMemory):
             self.pins.unpin(slots)
             raise
         return _Pinned(view, tuple(extents), self.pins, slots)
+
+    def share(self, view: memoryview) -> Memory:
+        memory = self.pin(view)
+        layout = lay_out(memory.extents)
+        if layout.pages or layout.offset % _ALIGNED:
+            memory.close()
+            raise InvalidRequest(
+                f"a ring must lie within one page of {_PAGE} octets, from a multiple of {_ALIGNED}"
+                " octets on: give it fewer entries"
+            )
+        return memory
 
     def allocate(self, octets: int) -> Memory:
         """Allocates memory within one page, or within huge pages where one page is too small."""

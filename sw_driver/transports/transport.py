@@ -25,6 +25,24 @@ class SentFpdu(NamedTuple):
     record: int
 
 
+class PageFile(Closing):
+    """The file of a doorbell page: whoever has its descriptor can map that page, and nothing else.
+
+    Attributes
+    ----------
+    lent
+        Whether a process may have the page mapped, or a descriptor of it, since :meth:`lend`.
+    """
+
+    @property
+    @abstractmethod
+    def lent(self) -> bool: ...
+
+    @abstractmethod
+    def lend(self) -> int:
+        """Returns a descriptor for a client. The caller passes it, and closes its own copy."""
+
+
 class Transport(Closing):
     """A link to a device: gives access to its registers, to memory that it can write, and to its
     interrupt.
@@ -40,11 +58,14 @@ class Transport(Closing):
         The entries that such a queue gets by default.
     carries
         Whether the host gets the FPDUs that the device sends, by :meth:`sent`.
+    page_files
+        The files of the first doorbell pages, which clients of a manager may map.
     """
 
     roomy = True
     completions = 1024
     carries = False
+    page_files: Sequence[PageFile] = ()
 
     @abstractmethod
     def read(self, address: int) -> int:
@@ -77,6 +98,17 @@ class Transport(Closing):
         """
         yield
         return self.pin(view)
+
+    def share(self, view: memoryview) -> Memory:
+        """Lets the device read and write these octets where they are, contiguous on the bus, at a
+        bus address that is a multiple of 64. ``view`` is as in :meth:`pin`.
+
+        This version is for links over which the device has copies of the host's memory.
+        """
+        raise UnsupportedDevice(
+            f"through {type(self).__name__} the device reads and writes copies of memory, and no"
+            " ring that a client of the manager reads or writes itself: use CQ and Stream"
+        )
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:

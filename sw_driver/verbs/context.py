@@ -269,14 +269,26 @@ class Ring:
     ----------
     number, size
         The queue's number, and the base-2 logarithm of its entries.
+    memory
+        The memory of the ring; None: it is allocated here.
+    page
+        The doorbell page of the queue; 0: none.
     """
 
     def __init__(
-        self, context: Context, number: int, size: int, *, coalesce: int, timeout: int
+        self,
+        context: Context,
+        number: int,
+        size: int,
+        *,
+        coalesce: int = 1,
+        timeout: int = 0,
+        memory: Memory | None = None,
+        page: int = 0,
     ) -> None:
         self._context, self.number, self.entries = context, number, 1 << size
         self._size = size
-        self.memory = context.transport.allocate(self.entries * OCTETS)
+        self.memory = memory or context.transport.allocate(self.entries * OCTETS)
         layout = lay_out(self.memory.extents)
         if layout.pages:
             self.memory.close()
@@ -286,7 +298,9 @@ class Ring:
             )
         self.consumed = self._returned = 0
         context.carry_out(
-            commands.set_cq(layout.offset, size, queue=number, coalesce=coalesce, timeout=timeout),
+            commands.set_cq(
+                layout.offset, size, queue=number, coalesce=coalesce, timeout=timeout, page=page
+            ),
             _STAYS,
         )
         self.give_back()
@@ -415,11 +429,11 @@ class Context(Closing):
         numbers = {0: size}
         if sctp:
             numbers[self._owner] = max(size, sctp.owner.bit_length())
-        self._moderation = {"coalesce": coalesce, "timeout": timeout}
+        self._moderation: dict[str, Any] = {"coalesce": coalesce, "timeout": timeout}
         self.rings: list[Ring] = []
         for number, size in numbers.items():
             self.rings.append(Ring(self, number, size, **self._moderation))
-        self._free_queues = deque(range(1, capabilities.cqs))
+        self.queues = deque(range(1, capabilities.cqs))  #: free completion queues but 0
         self.registers.start(commands.mask_interrupts())
         # Drops completions of the time before, for which there was no ring.
         self.settle()
@@ -576,14 +590,14 @@ class Context(Closing):
         if the device has no other, or the host no memory for one.
         """
         shared = self.rings[0]
-        if not self._free_queues or not self.transport.roomy:
+        if not self.queues or not self.transport.roomy:
             return shared
-        number = self._free_queues.popleft()
+        number = self.queues.popleft()
         try:
             size = shared.entries.bit_length() - 1
             self.rings.append(Ring(self, number, size, **self._moderation))
         except ResourceExhausted:
-            self._free_queues.append(number)
+            self.queues.append(number)
             return shared
         return self.rings[-1]
 
@@ -592,7 +606,7 @@ class Context(Closing):
         if ring is not self.rings[0]:
             ring.close()
             self.rings.remove(ring)
-            self._free_queues.append(ring.number)
+            self.queues.append(ring.number)
 
     def service(self) -> None:
         """Takes the completions and events that are present, and passes each to the object

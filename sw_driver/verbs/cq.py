@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
 from ..base.errors import CompletionOverrun, RnicTimeout, StateError, StreamError
-from .context import Context
+from .context import Context, Ring
 from .known import KnownStream
 from .pd import MR
 
@@ -106,8 +106,14 @@ class CQ(Closing):
             self._entries: deque[WC] = deque()
             self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
             self._overruns: deque[KnownStream] = deque()
-            self.ring = context.open_ring()
+            self.ring = self._open_ring()
             context.cqs.add(self)
+
+    def _open_ring(self) -> Ring:
+        return self.context.open_ring()
+
+    def _close_ring(self) -> None:
+        self.context.close_ring(self.ring)
 
     # -- for streams ------------------------------------------------------------------------------
 
@@ -233,7 +239,7 @@ class CQ(Closing):
                 return
             for stream in list(self.streams):
                 stream.close()
-            self.context.close_ring(self.ring)
+            self._close_ring()
             self._entries.clear()
             self.context.cqs.discard(self)
             self.closed = True

@@ -154,8 +154,7 @@ class MR(Closing):
     def _open(self, view: memoryview) -> None:
         """Maps the buffer, and writes the region's entry to the device."""
         context = self.pd.context
-        tagged = self.access & _REMOTE or context.sends
-        stag = context.stags.take() if tagged else None
+        stag = context.stags.take() if self._tagged else None
         try:
             self.mapping = self._map(view)
         except BaseException:
@@ -169,6 +168,11 @@ class MR(Closing):
             self._stag = stag
             context.tags[stag] = self
             self._enter(stag)
+
+    @property
+    def _tagged(self) -> bool:
+        """True if the region has a Steering Tag."""
+        return bool(self.access & _REMOTE) or self.pd.context.sends
 
     def _map(self, view: memoryview) -> Mapping:
         return self.pd.context.map(view, self.pd.slots)

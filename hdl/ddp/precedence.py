@@ -278,17 +278,24 @@ class Precedence(wiring.Component):
             Signal(Ordered(), name=name, reset_less=True) for name in ("looks", "looked", "entry"))
         valid = Signal(3)
         moves, done = Signal(), Signal()
-        state, latest = Signal(_State()), Signal(_State())
+        found, state, latest = Signal(_State()), Signal(_State()), Signal(_State())
+        # Most entries pass. One that overtakes, or whose stream has kept messages, does not; one
+        # that is not the last of its message has nothing to write. Both are known with the entry.
+        simple, silent = Signal(), Signal()
         latest_stream, known = Signal(bits), Signal()
         number = entry.entry.stream[:bits]
+        m.d.comb += found.eq(Mux(
+            known & (latest_stream == looked.entry.stream[:bits]), latest, read.data))
         with m.If(moves):
             m.d.sync += [
                 valid.eq(Cat(self.i.valid, valid)),
                 looks.eq(self.i.payload),
                 looked.eq(looks),
                 entry.eq(looked),
-                state.eq(Mux(
-                    known & (latest_stream == looked.entry.stream[:bits]), latest, read.data)),
+                state.eq(found),
+                simple.eq(~looked.message
+                          | ~(looked.found.over | found.count.any() | found.full)),
+                silent.eq(looked.message & ~looked.last),
             ]
         m.d.comb += [
             self.i.ready.eq(moves),
@@ -296,16 +303,12 @@ class Precedence(wiring.Component):
             read.addr.eq(looks.entry.stream[:bits]),
         ]
 
-        # Most entries pass. One that overtakes, or whose stream has kept messages, does not.
-        simple, stopped, leaves = Signal(), Signal(), Signal()
+        stopped, leaves = Signal(), Signal()
         kept = Signal(CompletionEntry())
         stores, becomes = Signal(), Signal(_State())
         m.d.comb += [
-            simple.eq(~entry.message | ~(entry.found.over | state.count.any() | state.full)),
-            moves.eq(~valid[2] | done
-                     | (simple & (out.i.ready | (entry.message & ~entry.last)))),
-            out.i.valid.eq(Mux(
-                simple, valid[2] & ~(entry.message & ~entry.last), leaves)),
+            moves.eq(~valid[2] | done | (simple & (out.i.ready | silent))),
+            out.i.valid.eq(Mux(simple, valid[2] & ~silent, leaves)),
             out.i.payload.eq(Mux(simple, entry.entry, kept)),
         ]
         begins = valid[2] & ~simple

@@ -33,7 +33,7 @@ class InlineMemory(wiring.Component):
     Rows are read in the order in which they came, and none is read again after a later one. So a
     read frees all rows before its own. A read waits for rows that have not come yet.
 
-    Latency: 5 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
+    Latency: 6 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
     cycles as it has beats. Reset: empty; ``ar`` empty. Errors: none.
 
     Parameters
@@ -99,24 +99,41 @@ class InlineMemory(wiring.Component):
         wiring.connect(m, wiring.flipped(self.ar), stage.i)
         wiring.connect(m, queue.o, wiring.flipped(self.r))
         read, beat = stage.o.payload, Signal(8)
-        at, ahead = Signal(row_bits + split), Signal(row_bits)
-        served, ends, coming = Signal(), Signal(), Signal(2)
+        at, last, ends = Signal(row_bits + split), Signal(row_bits + 1), Signal()
+        # The beat that waits for its row, which is ``last``.
+        waits, none = Signal(), Signal(reset_less=True)
+        address, number, final = Signal.like(at), Signal(range(self.ids)), Signal()
+        late, served, loads, coming = Signal(row_bits + 1), Signal(), Signal(), Signal(2)
         m.d.comb += [
             at.eq(read.addr[lane:][:len(at)] + beat),
-            # Rows between the oldest one and the one that is read.
-            ahead.eq(at[split:] - freed[:row_bits]),
             ends.eq(read.none | (beat == read.len)),
-            served.eq(stage.o.valid & (ahead < there) & queue.half),
-            stage.o.ready.eq(served & ends),
-            ram.address[0].eq(at),
+            # The highest bit is 0 once the row has come: fewer than ``rows`` others came after it.
+            late.eq(come + ~last),
+            served.eq(waits & ~late[-1] & queue.half),
+            loads.eq(~waits | served),
+            stage.o.ready.eq(loads & ends),
+            ram.address[0].eq(address),
         ]
+        with m.If(loads):
+            m.d.sync += [
+                waits.eq(stage.o.valid),
+                none.eq(read.none),
+                address.eq(at),
+                number.eq(read.id),
+                final.eq(ends),
+            ]
+            with m.If(stage.o.valid):
+                m.d.sync += [
+                    beat.eq(Mux(ends, 0, beat + 1)),
+                    last.eq(Cat(at[split:], last[-1] ^ (at[split:] < last[:-1]))),
+                ]
         with m.If(served):
-            m.d.sync += [beat.eq(Mux(ends, 0, beat + 1)), freed.eq(freed + ahead)]
-        m.d.sync += coming.eq(Cat(served & ~read.none, coming))
+            m.d.sync += freed.eq(last)
+        m.d.sync += coming.eq(Cat(served & ~none, coming))
         m.d.comb += [
             queue.i.valid.eq(coming[-1]),
             queue.i.payload.data.eq(ram.data[0]),
-            queue.i.payload.id.eq(delayed(m, 2, read.id, "id")),
-            queue.i.payload.last.eq(delayed(m, 2, ends, "ends")),
+            queue.i.payload.id.eq(delayed(m, 2, number, "id")),
+            queue.i.payload.last.eq(delayed(m, 2, final, "ends")),
         ]
         return m

@@ -99,9 +99,11 @@ class Shape:
         Bits to count the bursts of a piece, less one.
     inline : int
         Rows of the inline memory; 0: there is none.
+    headers : bool
+        Segments have headers.
     """
 
-    def __init__(self, width, *, reads, octets, segments, inline):
+    def __init__(self, width, *, reads, octets, segments, inline, headers=True):
         for name, value, least, most in (
             ("reads", reads, 2, 256), ("octets", octets, width, 1 << 17),
             ("segments", segments, 4, 256), *([("inline", inline, 4, 256)] if inline else []),
@@ -114,6 +116,7 @@ class Shape:
         if width not in (64, 128, 256, 512):
             raise ValueError(f"ReadDma width must be one of 64, 128, 256, 512, not {width!r}")
         self.width, self.reads, self.segments, self.inline = width, reads, segments, inline
+        self.headers = headers
         self.octets = width // 8
         self.lane = exact_log2(self.octets)
         self.octet_bits = exact_log2(octets)
@@ -452,15 +455,17 @@ class Reservation(wiring.Component):
         row, slot = Signal(shape.row_bits), Signal(shape.slot_bits)
         incoming = self.i.payload
         m.d.comb += [
-            grants.eq(fits & slots.ok),
+            grants.eq(fits),
             self.i.ready.eq(self.go & (~waits | grants)),
             slots.open.eq(1),
             slots.take.eq(grants),
             slots.give.eq(self.left.valid),
             self.held.valid.eq(grants),
-            *(self.held.payload[name].eq(segment[name]) for name, _ in ReadSegment()),
+            *(self.held.payload[name].eq(segment[name])
+              for name in ReadSegment().members if name in self.held_shape.members),
             self.held.payload.row.eq(row),
             self.held.payload.rows.eq(rows),
+            self.held.payload.single.eq(rows == 1),
             self.held.payload.slot.eq(slot),
             places.i.valid.eq(grants),
             places.i.payload.octet.eq(Cat(C(0, shape.lane), row) + segment.lead),
@@ -475,8 +480,8 @@ class Reservation(wiring.Component):
         with m.If(grants):
             m.d.sync += [row.eq(row + rows), slot.eq(slot + 1)]
         m.d.sync += [
-            # Free rows only become more while a segment waits.
-            fits.eq(waits & ~grants & (rows <= free)),
+            # Free rows and slots only become more while a segment waits.
+            fits.eq(waits & ~grants & (rows <= free) & slots.soon),
             free.eq(free + Mux(self.left.valid, self.left.payload, 0) - Mux(grants, rows, 0)),
         ]
         return m
@@ -512,6 +517,8 @@ class ReadDma(wiring.Component):
         Segments that may be under way: a power of two, 4 to 256.
     inline : int
         Rows of the inline memory: a power of two, 4 to 256; or 0: there is none.
+    headers : bool
+        Segments have headers; otherwise their ``lead`` must be 0.
 
     Members
     -------
@@ -533,9 +540,10 @@ class ReadDma(wiring.Component):
 
     LATENCY = 15
 
-    def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
+    def __init__(
+            self, width, *, reads=64, octets=32768, segments=32, inline=256, headers=True):
         self.shape = Shape(
-            width, reads=reads, octets=octets, segments=segments, inline=inline)
+            width, reads=reads, octets=octets, segments=segments, inline=inline, headers=headers)
         super().__init__({
             "segments": In(stream.Signature(ReadSegment())),
             "reserved": Out(stream.Signature(TAG_BITS, always_ready=True)),

@@ -96,15 +96,19 @@ class Held(data.StructLayout):
     -------
     row : row_bits, rows : row_bits + 1
         Its first row, and how many it has.
+    single : 1
+        It has one row.
     slot : slot_bits
     header, lead, length, tag
-        As in :class:`~.read.ReadSegment`.
+        As in :class:`~.read.ReadSegment`; the first two only if the ``shape`` has ``headers``.
     """
 
     def __init__(self, shape, segment):
         super().__init__({
-            "row": shape.row_bits, "rows": shape.row_bits + 1, "slot": shape.slot_bits,
-            **{name: field.shape for name, field in segment}})
+            "row": shape.row_bits, "rows": shape.row_bits + 1, "single": 1,
+            "slot": shape.slot_bits,
+            **{name: field.shape for name, field in segment
+               if shape.headers or name not in ("header", "lead")}})
 
 
 class BeatPlacer(wiring.Component):
@@ -282,28 +286,31 @@ class Staging(wiring.Component):
         m.submodules.waiting = waiting = Store(self.held_shape, depth=shape.segments)
         m.submodules.counted = counted = Store(counts, depth=shape.segments)
         m.submodules.ends = ends = Store(Ended(shape), depth=shape.segments)
-        # The registers that are compared.
-        m.submodules.first_counted = first_counted = Stage(counts)
-        m.submodules.first_ends = first_ends = Stage(Ended(shape))
+        # The segment that leaves next: its slot, and the counts with which it is whole.
+        m.submodules.first = first = Stage(data.StructLayout({
+            "slot": shape.slot_bits, "counts": counts, "refused": 1}))
         wiring.connect(m, wiring.flipped(self.held), waiting.i)
-        wiring.connect(m, counted.o, first_counted.i)
         wiring.connect(m, wiring.flipped(self.ended), ends.i)
-        wiring.connect(m, ends.o, first_ends.i)
-        answer, ended = self.answered.payload, first_ends.o
+        answer, ended, before = self.answered.payload, first.o, counted.o.payload
         mine, at_first, now = self._counts(
             m, counts, answer.slot, self.held.payload.slot, ended.payload.slot)
-        before = first_counted.o.payload
-        whole, failed = Signal(), Signal()
+        whole, failed, joins = Signal(), Signal(), Signal()
         m.d.comb += [
             self._write.en.eq(self.answered.valid),
             self._write.data.bursts.eq(mine.bursts + 1),
             self._write.data.failed.eq(mine.failed + answer.failed),
             counted.i.valid.eq(self.held.valid),
             counted.i.payload.eq(at_first),
-            first_counted.o.ready.eq(ended.ready),
-            whole.eq(first_counted.o.valid & ended.valid
-                     & ((now.bursts - before.bursts)[:8] == ended.payload.bursts)),
-            failed.eq(now.failed != before.failed),
+            joins.eq(counted.o.valid & ends.o.valid),
+            first.i.valid.eq(joins),
+            first.i.payload.slot.eq(ends.o.payload.slot),
+            first.i.payload.counts.bursts.eq(before.bursts + ends.o.payload.bursts),
+            first.i.payload.counts.failed.eq(before.failed),
+            first.i.payload.refused.eq(ends.o.payload.refused),
+            counted.o.ready.eq(joins & first.i.ready),
+            ends.o.ready.eq(joins & first.i.ready),
+            whole.eq(ended.valid & (now.bursts == ended.payload.counts.bursts)),
+            failed.eq(now.failed != ended.payload.counts.failed),
         ]
         self._leave(m, waiting.o, ended, whole, failed)
         return m
@@ -329,7 +336,7 @@ class Staging(wiring.Component):
         shape = self.shape
         octets = shape.octets
         leaving = data.StructLayout({
-            "held": self.held_shape, "end": shape.row_bits, "failed": 1, "refused": 1})
+            "held": self.held_shape, "failed": 1, "refused": 1, "bad": 1})
         m.submodules.leaving = queue = Skid(leaving)
         m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE)
         m.submodules.beats = beats = Store(Beat(shape.width), depth=2 * QUEUE)
@@ -348,23 +355,25 @@ class Staging(wiring.Component):
             ended.ready.eq(goes),
             queue.i.valid.eq(known),
             queue.i.payload.held.eq(held.payload),
-            queue.i.payload.end.eq(held.payload.rows - 1),
             queue.i.payload.failed.eq(known_failed),
             queue.i.payload.refused.eq(ended.payload.refused),
+            queue.i.payload.bad.eq(known_failed | ended.payload.refused),
         ]
 
         # A row is read in each cycle; its header is put in two cycles later.
         segment, one = queue.o.payload, queue.o.payload.held
         index, first = Signal(shape.row_bits), Signal(init=1)
-        early = Signal(range(self._header_rows + 1))  # the same, up to the header's end
-        bad, last, step = Signal(), Signal(), Signal()
+        # The rows from the next one on; the next row is the last one.
+        rows, final = Signal(shape.row_bits + 1), Signal()
+        left = Mux(first, one.rows, rows)
+        bad, last, step = segment.bad, Signal(), Signal()
         m.d.comb += [
-            bad.eq(segment.failed | segment.refused),
-            last.eq(bad | (index == segment.end)),
+            last.eq(bad | Mux(first, one.single, final)),
             step.eq(queue.o.valid & (~first | heads.half) & (credits.ok | bad)),
             queue.o.ready.eq(step & last),
             heads.i.valid.eq(step & first),
-            *(heads.i.payload[name].eq(one[name]) for name in ("tag", "lead", "length")),
+            *(heads.i.payload[name].eq(one[name])
+              for name in ("tag", "lead", "length") if name in one.shape().members),
             heads.i.payload.failed.eq(segment.failed),
             heads.i.payload.refused.eq(segment.refused),
             credits.open.eq(1),
@@ -374,48 +383,43 @@ class Staging(wiring.Component):
         with m.If(step):
             m.d.sync += [
                 first.eq(last), index.eq(Mux(last, 0, index + 1)),
-                early.eq(Mux(last, 0, early + (early != self._header_rows)))]
+                rows.eq(left - 1), final.eq(left == 2)]
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
         end = Signal(shape.lane)  # octets in the last row; 0: all
-        m.d.comb += end.eq((one.lead + one.length)[:shape.lane])
+        m.d.comb += end.eq((one.length + (one.lead if shape.headers else 0))[:shape.lane])
         beat = Signal(Beat(shape.width))
         m.d.comb += [
             beat.last.eq(last),
             beat.count.eq(Mux(last & end.any(), end, octets)),
         ]
-        header, mask = self._header(one, early)
-        out = delayed(m, 3, beat, "beat")
         stored = delayed(m, 1, self._rows(m, one.row + index), "stored")
-        masks = delayed(m, 3, mask, "mask")
-        headers = delayed(m, 3, header, "header")
         m.d.sync += [
             beats.i.valid.eq(delayed(m, 3, step & ~bad, "row")),
-            beats.i.payload.eq(out),
-            *(beats.i.payload.data.word_select(k, 8).eq(
-                Mux(masks[k], headers.word_select(k, 8), stored.word_select(k, 8)))
-              for k in range(octets)),
+            beats.i.payload.eq(delayed(m, 3, beat, "beat")),
+            beats.i.payload.data.eq(stored),
         ]
+        if shape.headers:
+            headers, masks = self._header(m, one, step, last)
+            for k in range(octets):
+                with m.If(masks[k]):
+                    m.d.sync += beats.i.payload.data.word_select(k, 8).eq(
+                        headers.word_select(k, 8))
 
-    @property
-    def _header_rows(self):
-        """The rows that a header has at most."""
-        return -(-HEADER_OCTETS // self.shape.octets)
-
-    def _header(self, segment, index):
-        """Returns the header's octets in the row of this index, and which lanes have one. All rows
-        after the header may have the index of the first of them.
-        """
+    def _header(self, m, segment, step, last):
+        """Returns the header's octets in the row of three cycles ago, and which lanes have one."""
         octets = self.shape.octets
-        rows = self._header_rows
+        rows = -(-HEADER_OCTETS // octets)
+        here = Signal(rows, init=1)  # one-hot: the row of the header, if it is one
+        with m.If(step):
+            m.d.sync += here.eq(Mux(last, 1, here << 1))
         parts = [segment.header[8 * octets * k:8 * octets * (k + 1)] for k in range(rows)]
-        lanes = [Cat(octets * k + lane < segment.lead for lane in range(octets))
-                 for k in range(rows)]
-        here = [index == k for k in range(rows)]
-        return (
-            any_of(Mux(at, part, 0) for at, part in zip(here, parts, strict=True)),
-            any_of(Mux(at, part, 0) for at, part in zip(here, lanes, strict=True)),
-        )
+        header = any_of(Mux(at, part, 0) for at, part in zip(here, parts, strict=True))
+        lanes = delayed(m, 1, Cat(
+            at < segment.lead for at in range(rows * octets)), "lanes")
+        mask = any_of(Mux(at, lanes.word_select(k, octets), 0)
+                      for k, at in enumerate(delayed(m, 1, here, "here")))
+        return delayed(m, 3, header, "header"), delayed(m, 2, mask, "mask")
 
     def _rows(self, m, row):
         """Adds the ring; returns the octets of ``row`` two cycles later."""

@@ -250,9 +250,10 @@ class Skid(wiring.Component):
         m = Module()
         # An item that arrives while the output is held up goes to the spare register.
         spare = Signal(self.shape, reset_less=True)
-        full = Signal()
+        # ``ready`` is a register beside ``full``, which enables all of the spare register.
+        full, ready = Signal(), Signal(init=1)
         advance = Signal()
-        m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(~full)]
+        m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(ready)]
         with m.If(~full):
             m.d.sync += spare.eq(self.i.payload)
         # ``i.valid`` does not gate the wide register: its payload is loaded in any case.
@@ -261,7 +262,10 @@ class Skid(wiring.Component):
                 self.o.valid.eq(full | self.i.valid),
                 self.o.payload.eq(Mux(full, spare, self.i.payload)),
             ]
-        m.d.sync += full.eq(~advance & (full | self.i.valid))
+        m.d.sync += [
+            full.eq(~advance & (full | self.i.valid)),
+            ready.eq(advance | ~(full | self.i.valid)),
+        ]
         return m
 
 

@@ -15,7 +15,7 @@ from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
 from ..lib.delay import Delay
-from ..lib.stream import Backlog, Beat, Skid, Stage, Store, delayed
+from ..lib.stream import Backlog, Beat, Stage, Store, delayed
 from .intake import LlpSettings
 
 __all__ = ["FpduHead", "Framer"]
@@ -364,13 +364,12 @@ class Framer(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last beat of a ULPDU to the last beat of its FPDU."""
-        return 1 + 1 + self._inserter.latency + self._crc.latency + 3
+        return 1 + self._inserter.latency + self._crc.latency + 3
 
     def elaborate(self, platform):
         m = Module()
         words = self.width // 32
         m.submodules.prefix = prefix = LengthPrefix(self.width)
-        m.submodules.skid = skid = Skid(_Words(self.width))
         m.submodules.inserter = inserter = self._inserter
         m.submodules.crc = crc = self._crc
         m.submodules.delay = delay = Delay(data.StructLayout({
@@ -384,8 +383,7 @@ class Framer(wiring.Component):
         m.submodules.credits = credits = Credits(QUEUE)
         wiring.connect(m, wiring.flipped(self.heads), prefix.heads)
         wiring.connect(m, wiring.flipped(self.i), prefix.i)
-        wiring.connect(m, prefix.o, skid.i)
-        wiring.connect(m, skid.o, inserter.i)
+        wiring.connect(m, prefix.o, inserter.i)
         wiring.connect(m, stage.o, wiring.flipped(self.o))
 
         # A beat begins only while the queue is sure to have room for it.

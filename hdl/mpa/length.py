@@ -5,12 +5,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import plus
-from .framer import SPACING
 
 __all__ = ["FpduLength"]
-
-#: Words of an FPDU between two markers.
-BETWEEN = SPACING - 1
 
 
 class FpduLength(wiring.Component):
@@ -39,21 +35,28 @@ class FpduLength(wiring.Component):
 
     def added(self, sequence):
         """Returns the LLP sequence number after the FPDU, which begins at ``sequence``."""
-        return Cat(sequence[:2], plus(sequence[2:], self.words, self.one_more)[:30])
+        # ``one_more`` comes late, and chooses between two sums.
+        return Cat(sequence[:2], Mux(
+            self.one_more, plus(sequence[2:], self.words, 1), sequence[2:] + self.words)[:30])
 
     def elaborate(self, platform):
         m = Module()
         # Words without markers, with a marker after each 127 of them, and after the last of these.
         words, plain, marked, left = Signal(15), Signal(15), Signal(15), Signal(7)
-        # Each 127 words bring a marker; the words beyond these may bring another one.
-        rest = words[7:] + words[:7]
+        # Each 127 words bring a marker, so 128 words have one. The words beyond these 128 are
+        # ``rest``, and may bring one or two more.
+        rest, more = words[7:] + words[:7], Signal(2)
+        beyond = Mux(more[1], (rest + 2)[:7], Mux(more[0], (rest + 1)[:7], rest[:7]))
         after = Signal(8)
+        m.d.comb += [
+            more[1].eq(rest[8] | rest[1:8].all()),
+            more[0].eq(~more[1] & (rest[7] | rest[:7].all())),
+        ]
         m.d.sync += [
             words.eq((self.octets + 9) >> 2),
             plain.eq(words),
-            marked.eq(words + words[7:] + (rest >= BETWEEN) + (rest >= 2 * BETWEEN)),
-            left.eq(rest - Mux(rest >= 2 * BETWEEN, 2 * BETWEEN, Mux(
-                rest >= BETWEEN, BETWEEN, 0))),
+            marked.eq(Cat(beyond, words[7:] + more)),
+            left.eq(beyond),
         ]
         m.d.comb += [
             after.eq(self.after + left),

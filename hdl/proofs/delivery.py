@@ -51,6 +51,7 @@ class Answers(Harness):
         full = inside["skid.full"]
         self.always((ends - dones)[:8] == dut.done.valid + full, "one done for each last burst")
         self.lemma(if_(full, dut.done.valid), "one waits behind another")
+        self.lemma(inside["skid.ready"] == ~full, "ready")
         self.steady(dut.done, "done is held")
         m.d.comb += Cover(dut.done.valid & self.past(answered & ~head.payload.final, 2), "done")
         queue = inside.component("answers")

@@ -94,9 +94,9 @@ class Completed(Harness):
     :class:`~.streams.BacklogOrder` does. By induction of depth ``DEPTH``.
     """
 
-    DEPTH = 6
+    DEPTH = 7
     #: The numbers of the reporter's states.
-    IDLE, LOOK, FIND, ASK, FINISH, WAIT = range(6)
+    IDLE, LOOK, FIND, DECIDE, ASK, FINISH, WAIT = range(7)
     #: The number of the step that looks for streams whose queue has room again.
     SWEEP = 3
 
@@ -105,7 +105,10 @@ class Completed(Harness):
         self.few = few
 
     def rules(self, m):
-        dut, entry, written = self.dut, self.dut.host.entry, self.dut.host.written
+        dut, entry = self.dut, self.dut.host.entry
+        # An answer, and a queue that has room, count one cycle later.
+        written = data.StructLayout({"valid": 1, "payload": 1})(self.inside["written_0"])
+        given = self.inside["given__valid"], self.inside["given__payload"]
         stream = self.stream = self.any(1, name="stream", constant=True)
         accounts, due = (self.inside.component(name) for name in ("accounts", "due"))
         self.account, self.bound, self.due = accounts.entry, accounts.begins, due
@@ -134,7 +137,7 @@ class Completed(Harness):
         self.always(if_(entry.valid & (entry.payload.stream == stream),
                         entry.payload.queue == queue), "in the queue of its stream")
         full, came, freed = Signal(), Signal(), Signal()  # as far as the answers say
-        m.d.comb += freed.eq(dut.host.freed.valid & (dut.host.freed.payload == queue))
+        m.d.comb += freed.eq(given[0] & (given[1] == queue))
         m.d.sync += came.eq(Mux(asks, freed, came | freed))
         with m.If(freed):
             m.d.sync += full.eq(0)
@@ -186,11 +189,11 @@ class Completed(Harness):
         sweeps = Signal()
         self.ends = Signal()
         m.d.comb += [
-            self.ends.eq(Cat(self.past(finishes, k) for k in (1, 2, 3)).any()),
+            self.ends.eq(Cat(self.past(finishes, k) for k in (1, 2, 3, 4)).any()),
             sweeps.eq(Cat(
                 steps[k] & (inside[f"op_{k}"] == self.SWEEP)
                 & (inside[f"number_{k}"] == self.stream)
-                for k in range(3)).any()),
+                for k in range(4)).any()),
         ]
         self.works = named & (inside["fsm_state"] != self.IDLE)
         pushes = due.i.valid & (due.i.payload == self.stream)
@@ -231,7 +234,7 @@ class Completed(Harness):
         entry = self.dut.host.entry.payload
         one = (kind == 1) | (kind == 2) | (kind == 4)
         active = (state == self.ASK) | (state == self.WAIT)
-        asks = active & self.works
+        asks = (active | (state == self.DECIDE)) & self.works
         writes = ((self.works & (state == self.FINISH)) | self.ends) & one
         self.lemma(state <= self.WAIT, "a state")
         self.lemma(inside["finish__valid"] == (state == self.FINISH), "it ends")
@@ -290,15 +293,15 @@ class Completed(Harness):
     def _ended(self, m, stream, repeats):
         """Returns the stream's messages that have ended, and those of them that are released.
 
-        An event counts when the block has seen it, 3 cycles after the transfer.
+        An event counts when the block has seen it, 4 cycles after the transfer.
         """
         i, release = self.dut.i, self.dut.released
         facts = Signal(data.StructLayout({
             "ended": 16, "left": 16, "bad": 16, "released": 16, "failed": 1, "lost": 1}))
         self.polite(i)
         self.polite(release)
-        self.mine = mine = self.past(i.valid & i.ready & (i.payload.stream == stream), 3)
-        self.came = came = i.payload.shape()(self.past(i.payload, 3))
+        self.mine = mine = self.past(i.valid & i.ready & (i.payload.stream == stream), 4)
+        self.came = came = i.payload.shape()(self.past(i.payload, 4))
         index = Signal(16)
         success, failed = came.status == SUCCESS, came.status == FAILED
         m.d.comb += index.eq(facts.ended + came.entries)
@@ -315,8 +318,8 @@ class Completed(Harness):
             with m.Elif(failed):
                 m.d.sync += [facts.failed.eq(1), facts.bad.eq(index)]
         self.frees = frees = self.past(
-            release.valid & release.ready & (release.payload.stream == stream), 3)
-        self.freed = freed = release.payload.shape()(self.past(release.payload, 3))
+            release.valid & release.ready & (release.payload.stream == stream), 4)
+        self.freed = freed = release.payload.shape()(self.past(release.payload, 4))
         self.assume(if_(
             frees, repeats & (facts.released <= freed.index) & (freed.index <= facts.left)))
         with m.If(frees & ~facts.lost):

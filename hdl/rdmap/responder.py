@@ -212,16 +212,16 @@ class SlotPoster(wiring.Component):
             m.d.sync += [step.eq(Mux(ends, 0, 2)), at.eq(Mux(ends, 0, at + 1))]
         m.d.sync += [
             msn.eq(answered.msn + at + slot.ird),
-            index.eq(msn & ((1 << slot.size) - 1)),
+            index.eq(msn & Cat(slot.size > k for k in range(16))),
             number.eq(slot.buffer + index),
             place.eq(slot.base + index),
+            ends.eq(at == answered.count - 1),
         ]
         post = self.o.payload
         m.d.comb += [
             # Slots that were closed meanwhile are not posted any more.
             self.o.valid.eq((step == 5) & slot.open),
             leaves.eq((step == 5) & (self.o.ready | ~slot.open)),
-            ends.eq(at == answered.count - 1),
             self.i.ready.eq(leaves & ends),
             post.stream.eq(answered.stream),
             post.qn.eq(read_request.QN),

@@ -8,7 +8,7 @@ from amaranth.utils import exact_log2
 from ..ddp.leaving import SentRecord
 from ..dma.staging import StagedHead
 from ..lib.blockram import FEW, StepTable
-from ..lib.stream import Beat, Store, delayed
+from ..lib.stream import Beat, Skid, Store, delayed
 from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
 from ..mpa.length import FpduLength
@@ -107,8 +107,9 @@ class Departure(wiring.Component):
     A segment that is sent again keeps its number, and changes none. It leaves even after the half
     was closed: a Terminate reaches the peer only after all octets before it.
 
-    Latency: 4 cycles from ``segments`` to ``heads``. Throughput: one segment in 2 cycles, one beat
-    per cycle. Reset: empty; the states stay. Errors: ``failed`` in the state.
+    Latency: 4 cycles from ``segments`` to ``heads``, 1 from ``beats`` to ``o``. Throughput: one
+    segment in 2 cycles, one beat per cycle. Reset: empty; the states stay. Errors:
+    ``failed`` in the state.
 
     Parameters
     ----------
@@ -225,13 +226,13 @@ class Departure(wiring.Component):
         # Over SCTP, a segment may be too long.
         wrong, head = Signal(), heads.i.payload
         m.d.comb += wrong.eq(bad[2] | (sctp & delayed(m, 1, length[1] > LONGEST_BODY, "long")))
+        m.d.sync += again.eq(delayed(m, 2, asked.repeat, "repeats") & ~fails[1])
         place = self._place(m, table.step, known_tag, again | fails[2], leaves)
         m.d.comb += [
             now.fails.eq(fails[2]),
             now.stream.eq(known_number),
             size.markers.eq(state.llp.markers),
             size.after.eq(state.after),
-            again.eq(known_tag.repeat & ~fails[2]),
             leaves.eq((state.open | again) & ~wrong & ~fails[2]),
             closes.eq(fails[2] | (wrong & ~known_tag.stops)),
             ends.eq(known_tag.ends & ~fails[2] & ~again),
@@ -245,7 +246,8 @@ class Departure(wiring.Component):
             written.after.eq(Mux(leaves & ~again, size.then, state.after)),
             written.sequence.eq(Mux(leaves & ~again, Mux(
                 sctp, state.sequence + 1, size.added(state.sequence)), state.sequence)),
-            written.answered.eq(state.answered + (leaves & ends & known_tag.response)),
+            written.answered.eq(Mux(
+                leaves & ends & known_tag.response, state.answered + 1, state.answered)),
             written.response.eq(
                 state.response | (state.open & closes & ~alone & known_tag.response)),
             head.length.eq(length[2]),
@@ -281,7 +283,7 @@ class Departure(wiring.Component):
     def _report(self, m, known, tag, state, now):
         """Reports the outcome of the segment that is ``known`` in this cycle."""
         passed, message = self.passed.payload, self.passed.payload.message
-        m.d.comb += [
+        m.d.sync += [
             self.passed.valid.eq(known & Mux(now.alone, state.open, now.leaves | now.ends)),
             passed.leaves.eq(now.leaves),
             passed.sctp.eq(now.sctp),
@@ -293,8 +295,6 @@ class Departure(wiring.Component):
             message.status.eq(Mux(now.leaves, SentStatus.SUCCESS, Mux(
                 (state.open & now.closes) | state.ending,
                 SentStatus.FAILED, SentStatus.FLUSHED))),
-        ]
-        m.d.sync += [
             self.leaves.eq(known & now.leaves & ~now.sctp),
             self.leaves_chunk.eq(known & now.leaves & now.sctp),
             self.dropped.eq(known & ~now.leaves & ~now.fails & ~tag.stops),
@@ -337,8 +337,8 @@ class Departure(wiring.Component):
         with m.If(~stays):
             m.d.comb += [
                 then.entry.eq(place.entry + Mux(tag.ends, tag.entries, 0)),
-                then.offset.eq(
-                    Mux(tag.ends, 0, place.offset + Mux(leaves, octets, 0))),
+                then.offset.eq(Mux(tag.ends, 0, Mux(
+                    leaves, place.offset + octets, place.offset))),
             ]
         m.d.comb += [
             places.step.valid.eq(step.valid),
@@ -368,16 +368,19 @@ class Departure(wiring.Component):
         """Passes the packets that leave, and drops the others."""
         passes, sctp, beat = packets.o.payload.passes, packets.o.payload.sctp, self.beats
         ends = beat.valid & beat.ready & beat.payload.last
-        ready = self.o.ready
+        # The framer is reached neither from the staging's distributed RAM nor by its ready signals.
+        m.submodules.skid = skid = Skid(beat.payload.shape())
+        wiring.connect(m, skid.o, wiring.flipped(self.o))
+        ready = skid.i.ready
         if self.associations:
-            ready = Mux(sctp, self.bodies.ready, self.o.ready)
+            ready = Mux(sctp, self.bodies.ready, ready)
             m.d.comb += [
                 self.bodies.valid.eq(beat.valid & packets.o.valid & passes & sctp),
                 self.bodies.payload.eq(beat.payload),
             ]
         m.d.comb += [
-            self.o.valid.eq(beat.valid & packets.o.valid & passes & ~sctp),
-            self.o.payload.eq(beat.payload),
+            skid.i.valid.eq(beat.valid & packets.o.valid & passes & ~sctp),
+            skid.i.payload.eq(beat.payload),
             beat.ready.eq(packets.o.valid & (ready | ~passes)),
             packets.o.ready.eq(ends),
         ]

@@ -88,12 +88,16 @@ class PieceCutter(wiring.Component):
         beyond = Signal(signed(34), reset_less=True)  # octets of the piece after the segment's end
         short = Signal(32, reset_less=True)  # octets of the segment after the piece's end
         exact = Signal(reset_less=True)  # they end with the same octet
+        # The part ends the segment in any case; pieces of the segment's message follow its end.
+        sure, surplus = Signal(reset_less=True), Signal(reset_less=True)
         m.d.comb += weighs.eq(has_share & has_piece & queue.half & ~cuts & ~drops)
         m.d.sync += [
             cuts.eq(weighs),
             beyond.eq(piece.length - share.length),
             short.eq(share.length - piece.length),
             exact.eq(piece.length == share.length),
+            sure.eq(broken | share.refused | piece.last),
+            surplus.eq(share.ends & ~piece.last),
         ]
 
         # The piece covers the rest of the segment. A message's last segment takes all pieces that
@@ -103,9 +107,9 @@ class PieceCutter(wiring.Component):
         carry, low = Signal(), Signal(33)
         m.d.comb += [
             low.eq(piece.to[:32] + share.length),
-            covers.eq(~beyond[-1] & ~(exact & share.ends & ~piece.last)),
+            covers.eq(~beyond[-1] & ~(exact & surplus)),
             bad.eq(broken | share.refused | Mux(covers, share.ends & ~exact, piece.last)),
-            ends.eq(covers | bad),
+            ends.eq(covers | sure),
             leaves_share.eq(cuts & ends),
             leaves_piece.eq(drops | (cuts & (~ends | share.ends | (exact & ~piece.last)))),
             self.shares.ready.eq(~has_share | leaves_share),

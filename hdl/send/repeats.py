@@ -55,7 +55,7 @@ class Repeats(wiring.Component):
     up.
 
     Latency: 1 cycle from ``i`` to ``o``. ``found`` is combinational from ``slot``, from the cycle
-    after the transfer of ``o`` on. Throughput: one segment per cycle. Reset: all slots are free.
+    after the transfer of ``o`` on. Throughput: one segment in 2 cycles. Reset: all slots are free.
     Errors: none.
 
     Members
@@ -97,7 +97,7 @@ class Repeats(wiring.Component):
             m.d.comb += [read.addr.eq(slot), found.eq(read.data)]
         used, next, takes = Signal(slots), Signal(SLOT_BITS), Signal()
         streams = [Signal(range(self.streams), name=f"stream{slot}") for slot in range(slots)]
-        free = ~used.bit_select(next, 1)
+        free = Signal()  # slot ``next`` is
         m.submodules.turns = turns = Skid(RepeatTurn(self.streams))
         wiring.connect(m, turns.o, wiring.flipped(self.o))
         m.d.comb += [
@@ -111,6 +111,7 @@ class Repeats(wiring.Component):
             write.en.eq(takes),
             self.busy.eq(used.any()),
         ]
+        m.d.sync += free.eq(~used.bit_select(next, 1) & ~takes)
         m.d.sync += self.under_way.eq(Cat(
             used[slot] & (streams[slot] == self.look) for slot in range(slots)).any())
         for done in self.done:

@@ -109,9 +109,10 @@ class ResponseRings(wiring.Component):
     wake : Out(stream.Signature(range(streams)))
     turn : In(range(streams)), found : Out
         Look-up: the slots to be read (``base``, ``size``, ``start``, ``count``), the octets that
-        were sent of the first response (``done``), whether there is a request (``sends``), and
-        whether there are more (``more``). ``start`` is the MSN, modulo 2**16, which ``coming``
-        (Out(16)) has one cycle before.
+        were sent of the first response (``done``, and whether there are any: ``begun``), whether
+        there is a request (``sends``), whether there are more (``more``), and which bits of a
+        number of slots make it as large as ``size`` or larger (``outside``). ``start`` is the MSN,
+        modulo 2**16, which ``coming`` (Out(16)) has one cycle before.
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
         Only while ``room`` (Out(1)) is high, and ``waits`` (In(1)), with the same payload.
     answered : Out(stream.Signature(Answered(streams)))
@@ -126,7 +127,7 @@ class ResponseRings(wiring.Component):
         slots = ResponseSlots(streams)
         found = data.StructLayout({
             "base": slots["base"].shape, "size": 4, "start": 16, "count": 8, "done": 32,
-            "sends": 1, "more": 1})
+            "begun": 1, "outside": 17, "sends": 1, "more": 1})
         super().__init__({
             "slots": In(stream.Signature(slots)),
             "requests": In(stream.Signature(Request(streams))),
@@ -170,9 +171,6 @@ class ResponseRings(wiring.Component):
             slots.write.payload.address.eq(fresh.stream),
             *(slots.write.payload.data[name].eq(fresh[name]) for name, _ in ring),
             starts.eq(sets & fresh.open),
-            requested.write.valid.eq(starts | (self.requests.valid & self.requests.ready)),
-            requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),
-            requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
             states.address[1].eq(Mux(self.waits, result.stream, self.look)),
             requested.address[1].eq(self.look),
             self.asked.eq(requested.data[1]),
@@ -188,6 +186,12 @@ class ResponseRings(wiring.Component):
             answers.i.payload.count.eq(written.entries),
         ]
 
+        # The stream's turn comes later than its wake by more than this cycle.
+        m.d.sync += [
+            requested.write.valid.eq(starts | (self.requests.valid & self.requests.ready)),
+            requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),
+            requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
+        ]
         with m.If(~delayed(m, 2, self.waits, "waited")):  # then the host looks at the state
             m.d.sync += self.next.eq(states.data[1].next)
 
@@ -206,6 +210,8 @@ class ResponseRings(wiring.Component):
             self.found.start.eq(state3.next),
             self.found.count.eq(Mux(available > WINDOW, WINDOW, available)),
             self.found.done.eq(state3.done),
+            self.found.begun.eq(state3.done.any()),
+            self.found.outside.eq(Cat(slot3.size <= k for k in range(17))),
             self.found.sends.eq(available.any() & (slot3.open | state3.done.any())),
             self.found.more.eq(available > WINDOW),
         ]

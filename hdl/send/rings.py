@@ -223,23 +223,15 @@ class RingReader(wiring.Component):
         m.submodules.producers = producers = ForwardedTable(16, self.streams, few=FEW)
         m.submodules.contexts = contexts = ForwardedTable(
             _Context(), self.streams, reads=2, few=FEW)
-        m.submodules.results = results = Store(TurnResult(self.streams), depth=4 * QUEUE)
+        m.submodules.queue = queue = Store(TurnResult(self.streams), depth=4 * QUEUE)
+        m.submodules.results = results = Stage(TurnResult(self.streams))
         m.submodules.wakes = wakes = Skid(range(self.streams))
-        wiring.connect(m, wiring.flipped(self.results), results.i)
+        wiring.connect(m, wiring.flipped(self.results), queue.i)
+        wiring.connect(m, queue.o, results.i)
         wiring.connect(m, wakes.o, wiring.flipped(self.wake))
 
-        # A result changes the context, and then the turn has ended. So does a turn in which there
-        # is nothing to be sent.
-        result, ends, resulted = results.o.payload, Signal(), Signal()
-        m.d.comb += [
-            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
-            self.ended.valid.eq(ends | idle.o.valid),
-            self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
-            self.ended.payload.over.eq(Mux(ends, result.over, 0)),
-            self.ended.payload.again.eq(ends & result.again),
-            results.o.ready.eq(self.ended.ready & ends),
-            idle.o.ready.eq(self.ended.ready & ~ends),
-        ]
+        self._end(m, results, idle)
+        result, resulted = results.o.payload, Signal()
         m.d.comb += [
             resulted.eq(results.o.valid & results.o.ready),
             contexts.address[1].eq(Mux(results.o.valid, result.stream, self.look)),
@@ -251,19 +243,27 @@ class RingReader(wiring.Component):
                 self.waits.eq(contexts.data[1].waits),
             ]
         # The result of three cycles ago meets the context that it changes.
-        changes, written = delayed(m, 3, resulted, "changes"), delayed(m, 3, result, "written")
+        coming, taken = delayed(m, 2, resulted, "coming"), delayed(m, 2, result, "taken")
+        changes, written = delayed(m, 1, coming, "changes"), delayed(m, 1, taken, "written")
         before = delayed(m, 1, contexts.data[1], "before")
         used, wider, sets, bells = Signal(8), Signal(8), Signal(), Signal()
         fresh, bell = self.set.payload, self.doorbell.payload
         other = written.response  # the result is not that of this ring
         context = contexts.write.payload
-        m.d.comb += [
+        m.d.sync += [
             # With the message that stopped.
-            used.eq(Mux(written.entries > MOST - 2, MOST, written.entries + 2)),
+            used.eq(Mux(taken.entries > MOST - 2, MOST, taken.entries + 2)),
+            # A new ring is written in a cycle in which no result is.
+            sets.eq(self.set.valid & ~sets & ~coming),
+            # The stream's turn comes later than its doorbell by more than this cycle.
+            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
+            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
+            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
+        ]
+        m.d.comb += [
             wider.eq(Mux(before.window[7], MOST, before.window << 1)),
             # A new ring begins with index 0, so the doorbells of the former one do not count.
-            self.set.ready.eq(~changes),
-            sets.eq(self.set.valid & self.set.ready),
+            self.set.ready.eq(sets),
             self.nudge.ready.eq(wakes.i.ready),
             self.doorbell.ready.eq(~sets & wakes.i.ready & ~self.nudge.valid),
             bells.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
@@ -284,13 +284,25 @@ class RingReader(wiring.Component):
             rings.write.valid.eq(sets),
             rings.write.payload.address.eq(fresh.stream),
             rings.write.payload.data.eq(fresh),
-            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
-            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
-            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
         ]
         if self.responses:
             self._account_responses(m, results, resulted, wakes, bells)
         return rings, producers, contexts
+
+    def _end(self, m, results, idle):
+        """Ends the turn of a result, which changes the context, and one in which there is nothing
+        to be sent.
+        """
+        result, ends = results.o.payload, Signal()
+        m.d.comb += [
+            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
+            self.ended.valid.eq(ends | idle.o.valid),
+            self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
+            self.ended.payload.over.eq(Mux(ends, result.over, 0)),
+            self.ended.payload.again.eq(ends & result.again),
+            results.o.ready.eq(self.ended.ready & ends),
+            idle.o.ready.eq(self.ended.ready & ~ends),
+        ]
 
     def _account_responses(self, m, results, resulted, wakes, bells):
         """Gives the results of Read Responses to their own account, and wakes streams for it."""
@@ -408,9 +420,10 @@ class RingReader(wiring.Component):
         ]
         recent = C(0)
         if self.responses:
+            # The request is ``behind`` the next one, counted from 0.
             found, behind = self.responses.found, Signal(16)
-            m.d.sync += behind.eq(self.responses.coming - self.repeat.entry)
-            recent = behind << 1 <= 1 << found.size
+            m.d.sync += behind.eq(self.responses.coming + ~self.repeat.entry)
+            recent = behind.all() | ~(Cat(C(1, 1), behind) & found.outside).any()
         with m.If(repeat.response):
             m.d.comb += fits.eq(recent)
         with m.If(repeats):
@@ -443,7 +456,7 @@ class RingReader(wiring.Component):
         m.d.sync += begun.eq(context3.done.any())
         m.d.comb += [
             answers.eq(is_for_responses(
-                asked=found.sends, answering=found.done.any(), begun=begun, own=sends,
+                asked=found.sends, answering=found.begun, begun=begun, own=sends,
                 last=context4.answered)),
         ]
         with m.If(answers):
@@ -461,7 +474,7 @@ class RingReader(wiring.Component):
         """Reads a window, in runs."""
         m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
         m.submodules.cut = cut = Runs()
-        m.submodules.next_window = stage = Stage(_Window(self.streams))
+        m.submodules.next_window = stage = Skid(_Window(self.streams))
         wiring.connect(m, windows.o, stage.i)
         window, room = stage.o.payload, Signal()
         segment, run = self.segments.payload, runs.i.payload
@@ -526,9 +539,11 @@ class Entries(wiring.Component):
         m = Module()
         beats = 8 * ENTRY // self.width  # of an entry
         window, head = Signal(_Fetched(self.streams)), self.heads.payload
-        # The run under way: entries of it, and of the whole window, that are missing.
+        # The run under way: entries of it, and of the whole window, that are missing; and whether
+        # one of the run is missing.
         run, failed, begun, left = Signal(range(RUN + 1)), Signal(), Signal(), Signal(8)
-        final = Signal()  # one is missing
+        reads = Signal()
+        final = Signal()  # one of the window is missing
         reports, reported = Signal(), Signal()  # a window's first run that was refused
         octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
         starts, advance, comes, ends = Signal(), Signal(), Signal(), Signal()
@@ -536,18 +551,19 @@ class Entries(wiring.Component):
         m.d.comb += [
             self.fail.payload.eq(head.tag),
             reports.eq(head.failed & ~(reported & begun)),
-            starts.eq(~run.any() & (begun | self.windows.valid)),
+            starts.eq(~reads & (begun | self.windows.valid)),
             self.fail.valid.eq(self.heads.valid & starts & reports),
             self.heads.ready.eq(starts & (~reports | self.fail.ready)),
             self.windows.ready.eq(self.heads.valid & self.heads.ready & ~begun),
             advance.eq(~self.o.valid | self.o.ready),
-            comes.eq(run.any() & advance & (failed | self.beats.valid)),
+            comes.eq(reads & advance & (failed | self.beats.valid)),
             ends.eq(failed | (at == beats - 1)),
-            self.beats.ready.eq(run.any() & advance & ~failed),
+            self.beats.ready.eq(reads & advance & ~failed),
         ]
         with m.If(self.heads.valid & self.heads.ready):
             m.d.sync += [
                 run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1),
+                reads.eq(1),
                 reported.eq(head.failed | (reported & begun))]
             with m.If(~begun):
                 m.d.sync += [
@@ -562,18 +578,20 @@ class Entries(wiring.Component):
             m.d.sync += [
                 octets.eq(Mux(failed, 0, Cat(octets, self.beats.payload.data)[self.width:])),
                 at.eq(Mux(ends, 0, at + 1)),
+                # These have no meaning before the entry's last beat, which loads them again.
+                entry.rest.eq(left),
+                entry.stream.eq(window.stream),
+                entry.turn.first.eq(left == window.count),
+                *(entry.turn[name].eq(window[name])
+                  for name in (
+                      "octets", "done", "more", "response", "answers", "repeat", "slot")),
             ]
             with m.If(ends):
                 m.d.sync += [
                     run.eq(run - 1),
+                    reads.eq(run != 1),
                     left.eq(left - 1),
                     final.eq(left == 2),
                     begun.eq(~final),
-                    entry.rest.eq(left),
-                    entry.stream.eq(window.stream),
-                    entry.turn.first.eq(left == window.count),
-                    *(entry.turn[name].eq(window[name])
-                      for name in (
-                          "octets", "done", "more", "response", "answers", "repeat", "slot")),
                 ]
         return m

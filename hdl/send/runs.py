@@ -70,7 +70,7 @@ class Runs(wiring.Component):
         index, left = Signal(16), Signal(8)
         most, block = Signal(range(RUN + 1)), Signal(range(RUN + 1))
         m.d.comb += [
-            index.eq(Mux(first, span.start, next_index) & ((1 << span.size) - 1)),
+            index.eq(Mux(first, span.start, next_index) & Cat(span.size > k for k in range(16))),
             block.eq(Mux(span.size < exact_log2(RUN), 1 << span.size[:2], RUN)),
             most.eq(block - index[:exact_log2(RUN)]),
             left.eq(Mux(first, span.count, rest)),

@@ -112,6 +112,15 @@ class Mulpdu(data.StructLayout):
         super().__init__({"stream": range(streams), "mulpdu": 16})
 
 
+class _Mulpdu(data.StructLayout):
+    """A MULPDU: ``octets`` (16), and whether a segment with these headers has room for an octet:
+    ``tagged`` (1), ``untagged`` (1), ``control`` (1).
+    """
+
+    def __init__(self):
+        super().__init__({"octets": 16, "tagged": 1, "untagged": 1, "control": 1})
+
+
 def credit_ports(streams):
     """Returns the members ``opens`` and ``limits``, with which the host gives credit, and
     ``closes``.
@@ -307,13 +316,14 @@ class Cutter(wiring.Component):
         fresh = Signal(2)
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
-        skips, stops, leaves, takes, wrong = (Signal() for _ in range(5))
+        skips, stops, leaves, loads, takes, wrong = (Signal() for _ in range(6))
         waits = Signal()  # the message at the input was there in the last cycle
         over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
         length, again = Signal(LENGTH_BITS), now.turn.repeat
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
-        mulpdu = Mux(again, length_again, self._mulpdu(m, now, fresh))
+        most, roomy = self._mulpdu(m, now, takes | fresh[0])
+        mulpdu = Mux(again, length_again, most)
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
@@ -333,8 +343,8 @@ class Cutter(wiring.Component):
             sends.eq(cuts & ~skips & may & (fits | bad)),
             leaves.eq((cuts & ~skips & (ends | ~may | ~fits)) | (valid & now.partial)),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
-            self.i.ready.eq(waits & (~valid | leaves)
-                            & (accounts.there | ~self.i.payload.turn.first)),
+            loads.eq(~valid | leaves),
+            self.i.ready.eq(waits & loads & (accounts.there | ~self.i.payload.turn.first)),
             takes.eq(self.i.valid & self.i.ready),
         ]
         m.d.sync += [
@@ -349,8 +359,8 @@ class Cutter(wiring.Component):
                 over.eq(now.left - mulpdu - 1),
                 room.eq(mulpdu - header),
                 rest.eq(now.left - header),
-                wrong.eq(now.refused | (mulpdu < header + ~again)
-                         | Mux(again, now.left < mulpdu, failed) | (control & ~sctp)),
+                wrong.eq(now.refused | (control & ~sctp) | Mux(
+                    again, (length_again < header) | (now.left < length_again), failed | ~roomy)),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -360,14 +370,13 @@ class Cutter(wiring.Component):
             m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
-        carry, low = Signal(), Signal(33)
-        m.d.comb += low.eq(now.at[:32] + room)
+        carry, low = Signal(), now.at[:32] + room
         with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
         with m.Else():
             m.d.sync += [now.at[32:].eq(now.at[32:] + carry), carry.eq(0)]
-        with m.If(takes):
+        with m.If(loads):  # ``valid`` does not gate the wide register
             m.d.sync += [
                 now.eq(self.i.payload), carry.eq(0),
                 length_again.eq(self.repeat.length), msn_again.eq(self.repeat.msn)]
@@ -423,7 +432,7 @@ class Cutter(wiring.Component):
         whole, rest = Signal(words), Signal(words)
         needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
         m.d.comb += needs.eq(
-            Mux(ends, rest.plain, whole.plain) + Mux(ends, rest.marked, whole.marked))
+            Mux(ends, rest.plain + rest.marked, whole.plain + whole.marked))
         m.d.comb += scarce.eq(Mux(
             first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
         m.d.comb += accounts.begins.eq(first)
@@ -482,21 +491,32 @@ class Cutter(wiring.Component):
         ]
         return needs & ~bad & room.bounded & ~room.slots.any()
 
-    def _mulpdu(self, m, now, fresh):
-        """Returns the MULPDU of the message that is being cut.
+    def _mulpdu(self, m, now, takes):
+        """Returns the MULPDU of the message that is being cut, and whether its segments have room
+        for an octet.
 
-        It comes from the table's port for the message that waits until the message has been cut
-        for two cycles, because the table takes two cycles.
+        ``takes``: the message was taken in this cycle or in the last one. The MULPDU comes from the
+        table's port for the message that waits until the message has been cut for two cycles,
+        because the table takes two cycles.
         """
-        m.submodules.mulpdu_table = table = ForwardedTable(16, self.streams, reads=2, few=FEW)
+        m.submodules.mulpdu_table = table = ForwardedTable(
+            _Mulpdu(), self.streams, reads=2, few=FEW)
+        written, octets = table.write.payload, self.mulpdus.payload.mulpdu
         m.d.comb += [
             table.write.valid.eq(self.mulpdus.valid),
-            table.write.payload.address.eq(self.mulpdus.payload.stream),
-            table.write.payload.data.eq(self.mulpdus.payload.mulpdu),
+            written.address.eq(self.mulpdus.payload.stream),
+            written.data.octets.eq(octets),
+            written.data.tagged.eq(octets > TAGGED_HEADER),
+            written.data.untagged.eq(octets > UNTAGGED_HEADER),
+            written.data.control.eq(octets > FUNCTION),
             table.address[0].eq(now.stream),
             table.address[1].eq(self.i.payload.stream),
         ]
-        return Mux(fresh.any(), table.data[1], table.data[0])
+        found, recent = Signal(_Mulpdu()), Signal()
+        m.d.sync += recent.eq(takes)
+        m.d.comb += found.eq(Mux(recent, table.data[1], table.data[0]))
+        return found.octets, Mux(now.control & self.sctp, found.control, Mux(
+            now.tagged, found.tagged, found.untagged))
 
     def _msn(self, m, now, fresh, cuts, sent):
         """Returns the MSN of the message that is being cut; ``cuts``: one of its segments is, and

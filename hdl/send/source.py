@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
-from ..lib.stream import Store, counted
+from ..lib.stream import Store, counted, delayed
 from ..spec.send import READS
 from .checks import PartCheck
 from .credit import CreditLimit
@@ -147,6 +147,7 @@ class DataSource(wiring.Component):
         m.submodules.sent = sent = self.sent
         m.submodules.repeats = repeats = self.repeats
         m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
+        begun = Signal()  # the departure has taken the new ring
         wiring.connect(m, departure.closed, closed.i)
         self._fetch(m, rings, dma)
         for name in ("wake", "ended"):
@@ -197,12 +198,12 @@ class DataSource(wiring.Component):
             self.waits.eq(rings.waits),
             repeats.look.eq(self.look),
             self.repeating.eq(repeats.under_way),
-            # Both blocks take the new ring in the same cycle.
+            # One block after the other takes the new ring.
             rings.set.payload.eq(self.ring.payload),
             departure.begin.payload.eq(self.ring.payload.stream),
-            rings.set.valid.eq(self.ring.valid & departure.begin.ready),
-            departure.begin.valid.eq(self.ring.valid & rings.set.ready),
-            self.ring.ready.eq(rings.set.ready & departure.begin.ready),
+            departure.begin.valid.eq(self.ring.valid & ~begun),
+            rings.set.valid.eq(self.ring.valid & begun),
+            self.ring.ready.eq(begun & rings.set.ready),
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
@@ -216,11 +217,13 @@ class DataSource(wiring.Component):
             closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
             departure.room.eq(handover.half & closed.half),
         ]
+        with m.If(self.ring.valid):
+            m.d.sync += begun.eq(Mux(begun, ~rings.set.ready, departure.begin.ready))
         if self.config.reader:
             self._bound_reads(m, ~self.limits.valid & ~closed.o.valid)
         m.d.comb += handover.handed.eq(self.handed)
         messages, fpdus, frames = Signal(8), Signal(8), Signal(8)
-        counted(m, messages, segmenter.begins, departure.ends)
+        counted(m, messages, delayed(m, 1, segmenter.begins, "begins"), departure.ends)
         counted(m, fpdus, departure.leaves, self.handed[0])
         counted(m, frames, departure.leaves_chunk, self.handed[1])
         m.d.comb += self.busy.eq(
@@ -249,7 +252,7 @@ class DataSource(wiring.Component):
         """Adds the reads of the rings, which share the bus with those of the messages."""
         m.submodules.fetch = fetch = ReadDma(
             self.config.width, reads=self.config.outstanding, octets=RING_OCTETS, segments=16,
-            inline=0)
+            inline=0, headers=False)
         m.submodules.join = join = ReadersJoin(self.config.width, self.config.outstanding)
         wiring.connect(m, rings.segments, fetch.segments)
         wiring.connect(m, fetch.reserved, rings.reserved)

@@ -130,6 +130,23 @@ def _fields(octets, table):
             for name, octet, bit, bits, _ in table}
 
 
+class _Step(data.StructLayout):
+    """The facts about the rest of a message that decide about a cycle.
+
+    Members
+    -------
+    stores : 1
+        Its entries have octets inline, which are stored.
+    plain : 1
+        It has a piece: ``one`` (1), one and no more.
+    alone : 1
+        No entry of it follows.
+    """
+
+    def __init__(self):
+        super().__init__({"stores": 1, "plain": 1, "one": 1, "alone": 1})
+
+
 class _Judged(data.StructLayout):
     """An entry, and the decisions for the case that it is the first one of a message.
 
@@ -142,12 +159,16 @@ class _Judged(data.StructLayout):
         Its entries, one or more. A wrong message has no more than were read for the turn.
     inline : 1
         Its octets are in the entries, or made of them: ``read`` (1), a Read Request.
+    step : _Step
+        That of its first piece.
+    final : 1
+        The entry is the last one that was read for the turn.
     """
 
     def __init__(self, streams):
         super().__init__({
             "work": WorkEntry(streams), "bad": 1, "partial": 1, "entries": 8, "inline": 1,
-            "read": 1})
+            "read": 1, "step": _Step(), "final": 1})
 
 
 class WorkReader(wiring.Component):
@@ -212,6 +233,7 @@ class WorkReader(wiring.Component):
         first, entries, pieces = Signal(init=1), Signal(8), Signal(8)
         kept_inline, kept_bad = Signal(), Signal()
         more, left, inline, bad = Signal(8), Signal(8), Signal(), Signal()
+        now_is, later = Signal(_Step()), Signal(_Step())
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         read, partial = Signal(), Signal()
         m.d.comb += [
@@ -222,41 +244,49 @@ class WorkReader(wiring.Component):
             left.eq(Mux(first, head["pieces"], pieces)),
             inline.eq(Mux(first, judged.inline, kept_inline)),
             bad.eq(Mux(first, judged.bad, kept_bad)),
+            now_is.eq(Mux(first, judged.step, later)),
         ]
 
         # One piece leaves per cycle. An entry that has none takes one cycle too.
         open, kept_open = Signal(), Signal()  # room stays until it is used
         slot, at = Signal(range(SLOTS)), Signal(range(SLOTS))
         begun = Signal()  # pieces of this entry have left
-        plain = ~inline & ~bad & left.any()
+        plain = now_is.plain
         ends_entry, step, row = Signal(), Signal(), Signal(range(self.rows))
+        may, may_first = Signal(), Signal()  # there is room; also for octets of a first entry
         m.d.comb += [
             at.eq(Mux(begun, slot, Mux(first, FIRST_SLOT, 0))),
-            ends_entry.eq(~plain | (left == 1) | (at == SLOTS - 1)),
+            ends_entry.eq(~plain | now_is.one | (begun & (slot == SLOTS - 1))),
             open.eq(self.go | kept_open),
-            self.inline.valid.eq(stage.o.valid & inline & ~bad & open),
+            may.eq(stage.o.valid & open),
+            may_first.eq(may & (self.inline.ready | ~judged.step.stores)),
+            self.inline.valid.eq(may & now_is.stores),
             self.inline.payload.eq(Mux(read, Cat(
                 C(0, 8 * FIRST_SLOT * PIECE_OCTETS),
                 read_request.encode(
                     sink["stag"], sink["to"], sink["length"], head["stag"], head["to"])), entry)),
-            step.eq(stage.o.valid & open & (self.inline.ready | ~inline | bad)),
+            step.eq(may & (self.inline.ready | ~now_is.stores)),
             stage.o.ready.eq(step & ends_entry),
         ]
         m.d.sync += kept_open.eq(open & stage.o.valid & ~step)
         with m.If(step):
             m.d.sync += [
                 begun.eq(~ends_entry), slot.eq(at + 1), pieces.eq(left - plain),
-                first.eq(ends_entry & ((more == 0) | (now.rest == 1))),
+                first.eq(ends_entry & (now_is.alone | judged.final)),
+                later.stores.eq(now_is.stores),
+                later.plain.eq(plain & ~now_is.one),
+                later.one.eq(left == 2),
+                later.alone.eq(Mux(ends_entry, more == 1, now_is.alone)),
                 entries.eq(more - ends_entry),
                 kept_inline.eq(inline), kept_bad.eq(bad),
             ]
-            with m.If(inline & ~bad):
+            with m.If(now_is.stores):
                 m.d.sync += row.eq(row + 1)
 
         message, piece = self.messages.payload, self.pieces.payload
         chosen = _fields(entry.word_select(at, 8 * PIECE_OCTETS), PIECE)
         m.d.comb += [
-            self.messages.valid.eq(step & first),
+            self.messages.valid.eq(may_first & first),
             message.stream.eq(now.stream),
             message.tagged.eq(head["kind"] == Kind.TAGGED),
             message.control.eq((head["kind"] == Kind.CONTROL) & self.sctp),
@@ -274,13 +304,13 @@ class WorkReader(wiring.Component):
             message.length.eq(Mux(read, read_request.OCTETS, head["length"])),
             message.qn.eq(Mux(read, read_request.QN, head["qn"])),
             # A message without a piece gets one of no octets, and so does a refused one.
-            self.pieces.valid.eq(step & (plain | first) & ~partial),
+            self.pieces.valid.eq(Mux(first, may_first & ~judged.partial, may & later.plain)),
             piece.stag.eq(chosen["stag"]),
-            piece.inline.eq(inline & ~bad),
+            piece.inline.eq(now_is.stores),
             piece.to.eq(Mux(inline, (row << 6) | FIRST_SLOT * PIECE_OCTETS, chosen["to"])),
             piece.length.eq(
-                Mux(inline & ~bad, message.length, Mux(plain, chosen["length"], 0))),
-            piece.last.eq(~plain | (left == 1)),
+                Mux(now_is.stores, message.length, Mux(plain, chosen["length"], 0))),
+            piece.last.eq(~plain | now_is.one),
             piece.probe.eq(now.turn.response & plain & (left == 2)),
         ]
         return m
@@ -293,8 +323,11 @@ class WorkReader(wiring.Component):
         inline = (head["flags"] & Flag.INLINE).any()
         read = head["kind"] == Kind.READ
         # The pieces, or the octets that have half of the first entry, say how many entries there
-        # are.
-        needed = Mux(inline, (head["length"] + 95) >> 6, (head["pieces"] + 5) >> 2)
+        # are. Octets inline have fewer than 2**13, in the entries of half of the inline memory.
+        fits = Mux(
+            inline,
+            ((head["length"][:13] + 95) >> 6 == head["entries"]) & ~head["length"][13:].any(),
+            (head["pieces"] + 5) >> 2 == head["entries"])
         untagged = head["kind"] == Kind.UNTAGGED
         control = (head["kind"] == Kind.CONTROL) & (head["length"] <= MOST_PRIVATE) & self.sctp
         wrong, beyond = Signal(), Signal()
@@ -303,16 +336,21 @@ class WorkReader(wiring.Component):
             wrong.eq(
                 ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
                   | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
-                | (needed != head["entries"])
+                | ~fits
                 # All entries of a message that is repeated were read, if they are still the same.
                 | (judged.work.turn.repeat & beyond)
                 | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
             judged.partial.eq(~wrong & beyond),
-            judged.bad.eq(wrong | judged.partial),
+            judged.bad.eq(wrong | beyond),
             # A wrong message ends with the entries that are dropped as its own. If it had none,
             # the turns of its stream would not come to an end.
             judged.entries.eq(Mux(wrong & beyond, judged.work.rest, Mux(
                 head["entries"].any(), head["entries"], 1))),
             judged.inline.eq(inline | read),
             judged.read.eq(read),
+            judged.step.stores.eq(judged.inline & ~judged.bad),
+            judged.step.plain.eq(~judged.inline & ~judged.bad & head["pieces"].any()),
+            judged.step.one.eq(head["pieces"] == 1),
+            judged.step.alone.eq(Mux(wrong & beyond, judged.final, head["entries"] <= 1)),
+            judged.final.eq(judged.work.rest == 1),
         ]

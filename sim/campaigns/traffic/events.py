@@ -1,4 +1,4 @@
-"""Draws what happens between packets."""
+"""Draws the events between packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds what all parts of a chunk know while it is drawn."""
+"""Holds the facts that all parts of a chunk share."""
 
 from __future__ import annotations
 

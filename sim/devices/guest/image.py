@@ -30,8 +30,8 @@ _MODULES = (
     *("nvme-rdma", "ext4", "sch_netem"),
 )
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
-#: What the guest takes from this machine unchanged: glibc's unwinder, which glibc opens by name when
-#: a thread ends, and the user's half of siw, whose name has a version.
+#: What the guest takes from this machine unchanged: glibc's unwinder, which glibc opens by name
+#: when a thread ends, and the user's half of siw, whose name has a version.
 _FILES = (Path("/etc/libibverbs.d/siw.driver"), Path("/lib/x86_64-linux-gnu/libgcc_s.so.1"))
 _PROVIDER = "libibverbs/libsiw-rdmav*.so"
 

@@ -370,7 +370,7 @@ class Cutter(wiring.Component):
             m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
-        carry, low = Signal(), now.at[:32] + room
+        carry, low = Signal(name="carry"), now.at[:32] + room
         with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
@@ -429,10 +429,10 @@ class Cutter(wiring.Component):
                 ("credit", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         # Words of a segment that is cut, as two numbers that are added up one cycle later.
         words = data.StructLayout({"plain": 15, "marked": 8})
-        whole, rest = Signal(words), Signal(words)
+        whole, final = Signal(words), Signal(words)
         needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
         m.d.comb += needs.eq(
-            Mux(ends, rest.plain + rest.marked, whole.plain + whole.marked))
+            Mux(ends, final.plain + final.marked, whole.plain + whole.marked))
         m.d.comb += scarce.eq(Mux(
             first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
         m.d.comb += accounts.begins.eq(first)
@@ -446,7 +446,7 @@ class Cutter(wiring.Component):
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
             m.d.sync += scant.eq(scarce)
-            for segment, octets in ((whole, mulpdu), (rest, now.left[:17])):
+            for segment, octets in ((whole, mulpdu), (final, now.left[:17])):
                 plain, marked = enough(octets, has_markers)
                 m.d.sync += [
                     segment.plain.eq(Mux(chunks, 1, plain)),
@@ -553,9 +553,9 @@ class Cutter(wiring.Component):
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
-        stopped, begun, may = Signal(), Signal(), Signal()
+        stopped, begun, may = Signal(name="stopped"), Signal(), Signal()
         dry, slotless = Signal(), Signal()  # the message stopped for want of credit, or of a slot
-        entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
+        entries, done, sent, needs = Signal(8), Signal(32, name="done"), Signal(32), Signal(8)
         first = fresh[0] & now.turn.first
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)

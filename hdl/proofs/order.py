@@ -109,7 +109,7 @@ class InTurn(Harness):
         ]
 
     def _result(self, m, came, taken, now, tag, within):
-        """Follows the entries of the turn that have ended, and the octets of the message after these."""
+        """Follows the turn: entries that have ended, and octets of the message after them."""
         inside, cut, length = self.inside, self.dut.segments.valid, self.dut.segments.payload.length
         ended, sent, halted, kept = Signal(8), Signal(32), Signal(), Signal(32)
         # With the segment of this cycle.

@@ -659,6 +659,8 @@ class Segmenter(wiring.Component):
         Rows of the inline memory, a power of two. A row has the octets of an entry.
     sctp : bool
         Streams may send over SCTP.
+    receive : bool
+        As in :class:`~.work.WorkReader`.
     reads : int
         As in :class:`Cutter`.
 
@@ -681,7 +683,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256, sctp=False, reads=0):
+    def __init__(self, width, streams, *, inline=256, sctp=False, receive=True, reads=0):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -690,7 +692,7 @@ class Segmenter(wiring.Component):
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
         self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
-        self.reads = reads
+        self.receive, self.reads = receive, reads
         super().__init__({
             **read_ports(streams, reads),
             "i": In(stream.Signature(WorkEntry(streams))),
@@ -710,7 +712,7 @@ class Segmenter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.reader = reader = WorkReader(
-            self.streams, inline=self.rows, sctp=self.sctp)
+            self.streams, inline=self.rows, sctp=self.sctp, receive=self.receive)
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)

@@ -88,7 +88,8 @@ class DataSource(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.segmenter = Segmenter(
-            config.width, config.streams, sctp=config.senders > 0, reads=READS * config.reader)
+            config.width, config.streams, sctp=config.senders > 0, receive=config.receive,
+            reads=READS * config.reader)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)
         self.rings = RingReader(config.width, config.streams, responder=config.responder)

@@ -403,7 +403,7 @@ class Cutter(wiring.Component):
             m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
-        carry, low = Signal(), now.at[:32] + room
+        carry, low = Signal(name="carry"), now.at[:32] + room
         with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
@@ -463,10 +463,10 @@ class Cutter(wiring.Component):
                 ("credit", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         # Words of a segment that is cut, as two numbers that are added up one cycle later.
         words = data.StructLayout({"plain": 15, "marked": 8})
-        whole, rest = Signal(words), Signal(words)
+        whole, final = Signal(words), Signal(words)
         needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
         m.d.comb += needs.eq(
-            Mux(ends, rest.plain + rest.marked, whole.plain + whole.marked))
+            Mux(ends, final.plain + final.marked, whole.plain + whole.marked))
         m.d.comb += scarce.eq(Mux(
             first, accounts.limited & ~accounts.plenty,
             limited & (~left[PLENTY:].any() | (sctp & self.sctp))))
@@ -481,7 +481,7 @@ class Cutter(wiring.Component):
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
             m.d.sync += scant.eq(scarce)
-            for segment, octets in ((whole, mulpdu), (rest, now.left[:17])):
+            for segment, octets in ((whole, mulpdu), (final, now.left[:17])):
                 plain, marked = enough(octets, has_markers)
                 m.d.sync += [
                     segment.plain.eq(Mux(chunks, 1, plain)),
@@ -505,11 +505,11 @@ class Cutter(wiring.Component):
         ):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         begins, shares, segment = Signal(), Signal(), self.segments.payload
-        whole, rest = Signal(OCTETS), Signal(OCTETS)  # octets of a chunk
+        most, least = Signal(OCTETS), Signal(OCTETS)  # octets of a chunk, and of the last one
         with m.If(first):
             m.d.sync += shares.eq(begins)
         with m.If(~tests):
-            m.d.sync += [whole.eq(mulpdu + SSN), rest.eq(now.left + SSN)]
+            m.d.sync += [most.eq(mulpdu + SSN), least.eq(now.left + SSN)]
         m.d.comb += [
             begins.eq(accounts.limited & accounts.sctp & ~now.turn.repeat),
             shared.begins.eq(first),
@@ -517,7 +517,7 @@ class Cutter(wiring.Component):
             shared.association.eq(accounts.association),
             self.queue.eq(shared.look),
             shared.front.eq(self.front),
-            shared.needs.eq(Mux(ends, rest, whole)),
+            shared.needs.eq(Mux(ends, least, most)),
             shared.cuts.eq(delayed(m, 1, sends & shares, "charged")),
             shared.bad.eq(delayed(m, 1, bad, "given_up")),
             shared.octets.eq(segment.lead + segment.length + SSN),
@@ -621,8 +621,8 @@ class Cutter(wiring.Component):
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
-        stopped, begun, may = Signal(), Signal(), Signal()
-        entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
+        stopped, begun, may = Signal(name="stopped"), Signal(), Signal()
+        entries, done, sent, needs = Signal(8), Signal(32, name="done"), Signal(32), Signal(8)
         first = fresh[0] & now.turn.first
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)

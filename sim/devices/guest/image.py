@@ -30,13 +30,10 @@ _MODULES = (
     *("nvme-rdma", "ext4", "sch_netem"),
 )
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
-#: What the guest takes from this machine unchanged: the user's half of siw, and glibc's unwinder,
-#: which glibc opens by name when a thread ends.
-_FILES = (
-    *sorted(_LIBRARIES.glob("libibverbs/libsiw-rdmav*.so")),
-    Path("/etc/libibverbs.d/siw.driver"),
-    Path("/lib/x86_64-linux-gnu/libgcc_s.so.1"),
-)
+#: What the guest takes from this machine unchanged: glibc's unwinder, which glibc opens by name
+#: when a thread ends, and the user's half of siw, whose name has a version.
+_FILES = (Path("/etc/libibverbs.d/siw.driver"), Path("/lib/x86_64-linux-gnu/libgcc_s.so.1"))
+_PROVIDER = "libibverbs/libsiw-rdmav*.so"
 
 
 class Image(NamedTuple):
@@ -154,7 +151,7 @@ def _root(root: Path, kernel: Path, release: str) -> Path:
     for name in ("modprobe", "insmod", "lsmod"):
         (root / "bin" / name).unlink(missing_ok=True)
         (root / "bin" / name).symlink_to("kmod")
-    for path in _FILES:
+    for path in (*_providers(), *_FILES):
         _copy(path, root / path.relative_to("/"))
         if ".so" in path.name:
             needed |= _libraries(path)
@@ -166,6 +163,13 @@ def _root(root: Path, kernel: Path, release: str) -> Path:
     (root / "init").chmod(0o755)
     _copy_modules(root, kernel, release)
     return root
+
+
+def _providers() -> list[Path]:
+    """Returns the files of the user's half of siw, which the packages bring."""
+    if found := sorted(_LIBRARIES.glob(_PROVIDER)):
+        return found
+    raise ToolError(f"there is no {_LIBRARIES / _PROVIDER}, which the guest needs")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -77,6 +77,18 @@ def test_missing_packages_are_named_to_a_user_who_cannot_install_them(
         packages.install(["kmod", "zstd"])
 
 
+def test_the_users_half_of_siw_is_looked_for_once_the_packages_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "_LIBRARIES", tmp_path)
+    with pytest.raises(ToolError, match="there is no .*libsiw"):
+        image._providers()
+    provider = tmp_path / "libibverbs" / "libsiw-rdmav34.so"
+    provider.parent.mkdir()
+    provider.touch()
+    assert image._providers() == [provider]
+
+
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(ToolError, match=r"^sh -c failed with 3: no such thing$"):
         packages.run("sh", "-c", "echo first >&2; echo no such thing >&2; exit 3")

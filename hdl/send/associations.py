@@ -223,7 +223,7 @@ class _Queue(data.StructLayout):
 
 
 class _Mark(data.StructLayout):
-    """Whether a stream is ``listed`` (1) in the queue of an ``association``."""
+    """The mark of a stream that is ``listed`` (1) in the queue of an ``association``."""
 
     def __init__(self, associations):
         super().__init__({"listed": 1, "association": range(associations)})

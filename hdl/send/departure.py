@@ -271,7 +271,7 @@ class Departure(wiring.Component):
             table.write.payload.data.eq(self.set.payload.state),
             self.set.ready.eq(table.write.ready),
         ]
-        self._report(m, known, known_tag, state, now)
+        self._report(m, known, known_tag, state, now, length[2])
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         room = C(1, 1)
         if self.associations:
@@ -280,20 +280,14 @@ class Departure(wiring.Component):
                 *(written[name].eq(state[name])
                   for name in ("sctp", "association", "sid", "limited")),
             ]
-            lost = known & ~leaves & ~fails[2] & ~known_tag.stops & ~again
-            m.d.sync += [
-                self.refunds.valid.eq(lost & sctp & state.limited),
-                self.refunds.payload.association.eq(state.association),
-                self.refunds.payload.octets.eq(length[2] + SSN),
-            ]
             room = self._chunks(m, known & leaves & sctp, head, state, again, repeat)
         m.d.comb += takes.eq(self.segments.valid & ~looks & ~self.fail.valid
                              & heads.half & packets.half & room & self.room)
         self._pass(m, packets)
         return m
 
-    def _report(self, m, known, tag, state, now):
-        """Reports the outcome of the segment that is ``known`` in this cycle."""
+    def _report(self, m, known, tag, state, now, length):
+        """Reports the outcome of the segment of ``length`` that is ``known`` in this cycle."""
         passed, message = self.passed.payload, self.passed.payload.message
         m.d.sync += [
             self.passed.valid.eq(known & Mux(now.alone, state.open, now.leaves | now.ends)),
@@ -316,6 +310,13 @@ class Departure(wiring.Component):
             self.closed.valid.eq(known & state.open & now.closes),
             self.closed.payload.eq(now.stream),
         ]
+        if self.associations:
+            lost = known & ~now.leaves & ~now.fails & ~tag.stops & ~now.again
+            m.d.sync += [
+                self.refunds.valid.eq(lost & now.sctp & state.limited),
+                self.refunds.payload.association.eq(state.association),
+                self.refunds.payload.octets.eq(length + SSN),
+            ]
 
     def _chunks(self, m, leaves, head, state, again, repeat):
         """Adds the queue of heads over SCTP; a segment with ``head`` ``leaves`` in this cycle.

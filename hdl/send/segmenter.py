@@ -360,12 +360,8 @@ class Cutter(wiring.Component):
             m, first, tests, mulpdu, now, sends, ends, bad)
         holds, short = self._share(m, first, tests, accounts, mulpdu, now, sends, ends, bad)
         lacks = self._reads(m, first, now, takes, sends, bad, leaves)
-        # Why the message stops before the segment to be cut.
-        why, fits = Signal(Waits), has_credit & ~short & ~lacks
-        m.d.comb += why.eq(Mux(~has_credit, Waits.CREDIT, Mux(short, Waits.ASSOCIATION, Mux(
-            lacks, Waits.READS, Waits.NOTHING))))
-        may = self._turn(
-            m, now, fresh, sends, sends & ends, length, leaves, stops, scant, marked, why)
+        why, fits = self._why(m, has_credit, short, lacks)
+        may = self._turn(m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why)
         control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial & ~holds),
@@ -443,6 +439,17 @@ class Cutter(wiring.Component):
             self.slot.eq(self.i.payload.turn.slot),
         ]
         return m
+
+    def _why(self, m, has_credit, short, lacks):
+        """Returns what the segment to be cut lacks, and whether it lacks nothing.
+
+        ``has_credit``: its stream has credit; ``short``: its association has none; ``lacks``: it
+        lacks a slot.
+        """
+        why = Signal(Waits)
+        m.d.comb += why.eq(Mux(~has_credit, Waits.CREDIT, Mux(short, Waits.ASSOCIATION, Mux(
+            lacks, Waits.READS, Waits.NOTHING))))
+        return why, has_credit & ~short & ~lacks
 
     def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
         """Adds the accounts of credit.
@@ -609,11 +616,11 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, finished, length, leaves, stops, scant, marked, why):
+    def _turn(self, m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why):
         """Counts the octets and entries of a turn, and reports its result.
 
-        ``finished``: the message's last segment is cut; ``scant``: the segment was compared with
-        its credit; ``marked``: its stream has markers; ``why``: what the segment to be cut lacks.
+        ``ends``: the segment is the message's last one; ``scant``: it was compared with its credit;
+        ``marked``: its stream has markers; ``why``: what the segment to be cut lacks.
         Returns whether the turn has octets for a segment.
         """
         # Octets that the turn has left, less one. ``budget`` is the same where a segment is cut,
@@ -623,7 +630,7 @@ class Cutter(wiring.Component):
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
         stopped, begun, may = Signal(name="stopped"), Signal(), Signal()
         entries, done, sent, needs = Signal(8), Signal(32, name="done"), Signal(32), Signal(8)
-        first = fresh[0] & now.turn.first
+        first, finished = fresh[0] & now.turn.first, sends & ends
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)
         m.d.comb += all_entries.eq(earlier + now.entries)

@@ -186,8 +186,7 @@ class DataSource(wiring.Component):
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
             ("opens", segmenter.opens), ("doorbell", rings.doorbell), ("bind", sent.bind),
-            ("released", sent.released), ("repeat", repeats.i),
-        ):
+            ("released", sent.released), ("repeat", repeats.i)):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         if self.config.responder:
             for name in ("slots", "requests", "answered"):

@@ -246,7 +246,7 @@ class _Planner:
             plan.operations += [*stream.post(entries), *self._allow(stream, post), *again]
         return plan
 
-    def _allow(self, stream: _Stream, post: Post) -> list[Operation]:
+    def _allow(self, stream: _Stream, post: Post) -> Sequence[Operation]:
         """Gives a message over SCTP its credit once it was posted, and not an octet more."""
         if not isinstance(stream, _SctpStream):
             return []

@@ -291,7 +291,7 @@ class Window:
             ctx.set(port, 0)
 
     async def turn(self, ctx, number):
-        """Has a turn with some segments, and compares the answer for each with the numbers."""
+        """Plays a turn with some segments, and compares the answer for each with the numbers."""
         dut, rng = self.dut, self.rng
         stream = rng.randrange(STREAMS)
         front = rng.choice((None, None, stream, (stream + 1) % STREAMS))
@@ -343,7 +343,7 @@ class Window:
                 tsn = max(tsn, self.next[number]) + rng.choice((0, 1, 1, 2, 300, 1 << 30))
                 octets = max(octets, self.octets[number])
                 octets += rng.choice((0, 1, 999, 1 << 16, 1 << 30))
-                # What was cut and is given back did not leave.
+                # Segments that are given back did not leave.
                 left = self.next[number] - len(self.cut[number])
                 octets_left = self.octets[number] - sum(self.cut[number])
                 if tsn - left < 1 << 31 and octets - octets_left < 1 << 31:

@@ -1,10 +1,10 @@
 """Estimates the area of a configuration on an ECP5, and says which devices hold it.
 
 Block RAMs, and tables in distributed RAM, are counted (:mod:`.resources`). Other LUT4 follow from
-the counted operators, and the flip-flops from the registers and those tables. The factors are fitted, by least squares
-of the relative errors, to the runs of yosys in ``areas.json``; each run has the counts of the
-gateware as it was at the time of the run. The clock is not estimated: the file has the clocks that
-place and route reached.
+the counted operators, and the flip-flops from the registers and those tables. The factors are
+fitted, by least squares of the relative errors, to the runs of yosys in ``areas.json``; each run
+has the counts of the gateware as it was at the time of the run. The clock is not estimated: the
+file has the clocks that place and route reached.
 """
 
 from __future__ import annotations

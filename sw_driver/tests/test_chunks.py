@@ -59,7 +59,7 @@ class Peer(Receiver):
         super().__init__(OWN)
         self.sim, self.path, self.tsn = sim, path, TSN
         self.sessions = {sid: Session(sid) for sid in range(3)}
-        self.memory: dict[int, bytes] = {}  # what was placed, by the STag
+        self.memory: dict[int, bytes] = {}  # octets that were placed, by the STag
         self.private: list[bytes] = []
         self.frames: list[bytes] = []
         self.answers = True
@@ -141,7 +141,7 @@ class Bench:
         return stream
 
     def step(self) -> None:
-        """Passes what has come, in both directions, and lets the peer answer."""
+        """Passes all packets on, in both directions, and lets the peer answer."""
         self.sim.run(400)
         self.association.poll()
         for wc in (found := self.cq.poll(64)):
@@ -201,7 +201,7 @@ def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
     bench: Bench, loss: float
 ) -> None:
     """RFC 5041 section 5.4: the buffer is the host's again with the completion, and the host
-    overwrites it: what is sent again has to be the octets that were posted.
+    overwrites it: a chunk that is sent again has to have the octets that were posted.
     """
     rng, octets = random.Random(7), random.Random(1).randbytes(40_000)
     bench.peer.loses = lambda tsn: rng.random() < loss

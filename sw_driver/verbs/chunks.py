@@ -118,7 +118,7 @@ class ChunkHalf(SendingHalf):
 
     @property
     def repeats(self) -> bool:
-        """Whether the device can send chunks again."""
+        """True if the device can send chunks again."""
         return not (self._failed or self._broken or self._abandoned)
 
     def closing(self) -> Steps[None]:
@@ -298,8 +298,8 @@ class AssociationSender:
         self._transmit(frame.octets)
 
     def receive(self, chunk: bytes) -> None:
-        """Takes a chunk of the peer that is not DATA, as the exception stream has it: a SACK chunk,
-        or any other one, which is ignored.
+        """Takes a chunk of the peer from the exception stream: a SACK chunk, or another one, which
+        is ignored.
         """
         instance("a chunk", chunk, bytes)
         if len(chunk) < _FIELDS.size or chunk[0] != _SACK:
@@ -325,8 +325,8 @@ class AssociationSender:
             half.arrived(record)
 
     def tick(self) -> float | None:
-        """Does what is due now; returns the time at which to call again, or None: after a chunk
-        has left.
+        """Does the work that is due now; returns the time at which to call again, or None: after a
+        chunk has left.
         """
         with self._context.lock:
             self.association.check()
@@ -335,7 +335,7 @@ class AssociationSender:
             return self._flight.deadline
 
     def _send_again(self) -> None:
-        """Has chunks sent again that are lost, and gives new credit."""
+        """Lets chunks leave again that are lost, and gives new credit."""
         for tsn in self._flight.due(self._clock()):
             chunk = self._chunks[tsn]
             record = chunk.record

@@ -1,4 +1,5 @@
-"""Decides what an SCTP sender may send, and what it sends again (RFC 9260 sections 6 and 7).
+"""Decides which chunks an SCTP sender may send, and when it sends one again (RFC 9260 sections 6
+and 7).
 
 The functions take the time and return decisions; nothing here knows the device.
 """
@@ -66,7 +67,7 @@ class Flight:
         self.next = tsn  #: the TSN of the next chunk
         self.octets = 0  #: octets of user data of all chunks that have left
         self._longest = longest
-        self._window = window  # the peer's, after the outstanding octets
+        self._window = window  # room at the peer after the outstanding octets
         self._chunks: dict[int, _Chunk] = {}  # in the order of their TSNs
         # Section 7.2.1.
         self.cwnd = min(4 * longest, max(2 * longest, 4404))
@@ -132,7 +133,7 @@ class Flight:
     def acknowledge(
         self, cumulative: int, window: int, gaps: Sequence[tuple[int, int]], now: float
     ) -> bool:
-        """Takes a SACK chunk; returns False if it is old or acknowledges what was not sent.
+        """Takes a SACK chunk; returns False if it is old or acknowledges a chunk that was not sent.
 
         ``cumulative`` is the number in the chunk, modulo 2**32; ``gaps`` have the first and the
         last TSN of each block, as offsets from it.

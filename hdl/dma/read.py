@@ -99,11 +99,11 @@ class Shape:
         Bits to count the bursts of a piece, less one.
     inline : int
         Rows of the inline memory; 0: there is none.
-    headers : bool
-        Segments have headers.
+    aligned : bool
+        As in :class:`ReadDma`.
     """
 
-    def __init__(self, width, *, reads, octets, segments, inline, headers=True):
+    def __init__(self, width, *, reads, octets, segments, inline, aligned=False):
         for name, value, least, most in (
             ("reads", reads, 2, 256), ("octets", octets, width, 1 << 17),
             ("segments", segments, 4, 256), *([("inline", inline, 4, 256)] if inline else []),
@@ -116,7 +116,7 @@ class Shape:
         if width not in (64, 128, 256, 512):
             raise ValueError(f"ReadDma width must be one of 64, 128, 256, 512, not {width!r}")
         self.width, self.reads, self.segments, self.inline = width, reads, segments, inline
-        self.headers = headers
+        self.aligned = aligned
         self.octets = width // 8
         self.lane = exact_log2(self.octets)
         self.octet_bits = exact_log2(octets)
@@ -499,7 +499,7 @@ class ReadDma(wiring.Component):
     taken up to then has been read. It does not depend on the output.
 
     Latency: 8 cycles from a piece to ``bus.ar``, ``LATENCY`` from the last beat to the packet's
-    first one.
+    first one, or 3 less if it is ``aligned``.
     Throughput: one beat per cycle on the bus and at the output: a segment takes as many cycles as
     its bursts have beats, or the packet, whichever is more, but two at least. Reset: empty; not
     while a read is outstanding on the bus. Segments are taken ``reads`` cycles later. Errors:
@@ -517,8 +517,9 @@ class ReadDma(wiring.Component):
         Segments that may be under way: a power of two, 4 to 256.
     inline : int
         Rows of the inline memory: a power of two, 4 to 256; or 0: there is none.
-    headers : bool
-        Segments have headers; otherwise their ``lead`` must be 0.
+    aligned : bool
+        Segments have no header, so that their ``lead`` must be 0, and pieces begin and end with a
+        beat. This needs a third of the gates.
 
     Members
     -------
@@ -541,9 +542,9 @@ class ReadDma(wiring.Component):
     LATENCY = 15
 
     def __init__(
-            self, width, *, reads=64, octets=32768, segments=32, inline=256, headers=True):
+            self, width, *, reads=64, octets=32768, segments=32, inline=256, aligned=False):
         self.shape = Shape(
-            width, reads=reads, octets=octets, segments=segments, inline=inline, headers=headers)
+            width, reads=reads, octets=octets, segments=segments, inline=inline, aligned=aligned)
         super().__init__({
             "segments": In(stream.Signature(ReadSegment())),
             "reserved": Out(stream.Signature(TAG_BITS, always_ready=True)),

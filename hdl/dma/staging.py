@@ -100,7 +100,7 @@ class Held(data.StructLayout):
         It has one row.
     slot : slot_bits
     header, lead, length, tag
-        As in :class:`~.read.ReadSegment`; the first two only if the ``shape`` has ``headers``.
+        As in :class:`~.read.ReadSegment`; the first two only if the ``shape`` is not ``aligned``.
     """
 
     def __init__(self, shape, segment):
@@ -108,13 +108,14 @@ class Held(data.StructLayout):
             "row": shape.row_bits, "rows": shape.row_bits + 1, "single": 1,
             "slot": shape.slot_bits,
             **{name: field.shape for name, field in segment
-               if shape.headers or name not in ("header", "lead")}})
+               if not shape.aligned or name not in ("header", "lead")}})
 
 
 class BeatPlacer(wiring.Component):
     """Writes the beats from the bus to their places in the ring.
 
-    Latency: ``LATENCY`` cycles from a beat to its octets in the ring; one more to ``answered``.
+    Latency: ``LATENCY`` cycles from a beat to its octets in the ring and to ``answered``, or
+    ``ALIGNED`` if the ``shape`` is aligned.
     Throughput: one beat per cycle, always taken. Reset: no beat is on its way; ``clear`` has to
     name every ID before its first beat comes. Errors: a beat whose response is not OKAY sets
     ``failed``.
@@ -132,10 +133,11 @@ class BeatPlacer(wiring.Component):
     answered : Out(stream.Signature(Answered, always_ready=True))
     """
 
-    LATENCY = 7
+    LATENCY, ALIGNED = 7, 4
 
     def __init__(self, shape, beat):
         self.shape = shape
+        self.latency = self.ALIGNED if shape.aligned else self.LATENCY
         super().__init__({
             "clear": In(stream.Signature(shape.id_bits, always_ready=True)),
             "burst": In(stream.Signature(data.StructLayout(
@@ -148,9 +150,8 @@ class BeatPlacer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        shape, octets = self.shape, self.shape.octets
+        shape, latency = self.shape, self.latency
         m.submodules.bursts = bursts = BlockRam(Burst(shape), shape.reads)
-        m.submodules.rotate = rotate = Rotate(octets)
         m.d.comb += [
             bursts.write.valid.eq(self.burst.valid),
             bursts.write.payload.address.eq(self.burst.payload.id),
@@ -159,7 +160,7 @@ class BeatPlacer(wiring.Component):
         ]
 
         # Stage n's registers are named with n. 1: how many beats of its burst came before.
-        valid = Signal(7)
+        valid = Signal(latency)
         beat1 = Signal(self.r.payload.shape(), reset_less=True)
         before, failed1 = self._progress(m, valid[0], beat1)
         first2, last2, failed2 = Signal(), Signal(), Signal()
@@ -177,17 +178,40 @@ class BeatPlacer(wiring.Component):
             self.returned.payload.eq(beat1.id),
         ]
 
+        # 3: the beat's row.
+        burst, write = bursts.data[0], self.write.payload
+        row3 = Signal(shape.row_bits, reset_less=True)
+        m.d.sync += row3.eq(burst.row + beats2)
+        m.d.comb += [
+            self.write.valid.eq(valid[latency - 2]),
+            write.row.eq(delayed(m, latency - 4, row3, "row")),
+            self.answered.valid.eq(
+                valid[latency - 1] & delayed(m, latency - 2, last2, "last")),
+            self.answered.payload.slot.eq(delayed(m, latency - 2, burst.slot, "slot")),
+            self.answered.payload.epoch.eq(delayed(m, latency - 2, burst.epoch, "epoch")),
+            self.answered.payload.failed.eq(delayed(m, latency - 2, failed2, "failed")),
+        ]
+        if shape.aligned:
+            m.d.comb += write.data.eq(delayed(m, 2, beat1.data, "data"))
+        else:
+            self._align(m, burst, beat1.data, first2, last2)
+        return m
+
+    def _align(self, m, burst, beat, first, last):
+        """Moves the octets of a ``beat`` of stage 1 to their lanes, and says which lanes have one.
+
+        ``burst``, and whether the beat is its first and its last one, are those of stage 2.
+        """
+        shape, octets, write = self.shape, self.shape.octets, self.write.payload
+        m.submodules.rotate = rotate = Rotate(octets)
         # 3: where the beat's octets begin and end, in lanes of two rows.
-        burst = bursts.data[0]
         begin3 = Signal(shape.lane + 1, reset_less=True)
         end3 = Signal(shape.lane + 1, reset_less=True)
         rotate3 = Signal(shape.lane, reset_less=True)
-        row3 = Signal(shape.row_bits, reset_less=True)
         m.d.sync += [
-            begin3.eq(burst.rotate + Mux(first2, burst.first_lane, 0)),
-            end3.eq(burst.rotate + Mux(last2, burst.last_lane, octets - 1) + 1),
+            begin3.eq(burst.rotate + Mux(first, burst.first_lane, 0)),
+            end3.eq(burst.rotate + Mux(last, burst.last_lane, octets - 1) + 1),
             rotate3.eq(burst.rotate),
-            row3.eq(burst.row + beats2),
         ]
 
         # 5: which lanes wrapped around, and which lie before the octets, and before their end. A
@@ -204,21 +228,13 @@ class BeatPlacer(wiring.Component):
         m.d.sync += enable.eq(in_row | in_next)
 
         # 6: all of it, beside the rotated octets. 7: they are in the ring.
-        write = self.write.payload
         m.d.comb += [
             rotate.amount.eq(burst.rotate),
-            rotate.i.eq(delayed(m, 2, beat1.data, "data")),
-            self.write.valid.eq(valid[5]),
+            rotate.i.eq(delayed(m, 2, beat, "data")),
             write.data.eq(delayed(m, 3 - rotate.stages, rotate.o, "rotated")),
-            write.row.eq(delayed(m, 3, row3, "row")),
             write.above.eq(delayed(m, 1, wrapped, "above")),
             write.enable.eq(enable),
-            self.answered.valid.eq(valid[6] & delayed(m, 5, last2, "last")),
-            self.answered.payload.slot.eq(delayed(m, 5, burst.slot, "slot")),
-            self.answered.payload.epoch.eq(delayed(m, 5, burst.epoch, "epoch")),
-            self.answered.payload.failed.eq(delayed(m, 5, failed2, "failed")),
         ]
-        return m
 
     def _progress(self, m, valid, beat):
         """Counts the beats of each burst; returns how many came before, and whether one failed."""
@@ -387,7 +403,8 @@ class Staging(wiring.Component):
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
         end = Signal(shape.lane)  # octets in the last row; 0: all
-        m.d.comb += end.eq((one.length + (one.lead if shape.headers else 0))[:shape.lane])
+        if not shape.aligned:
+            m.d.comb += end.eq((one.length + one.lead)[:shape.lane])
         beat = Signal(Beat(shape.width))
         m.d.comb += [
             beat.last.eq(last),
@@ -399,7 +416,7 @@ class Staging(wiring.Component):
             beats.i.payload.eq(delayed(m, 3, beat, "beat")),
             beats.i.payload.data.eq(stored),
         ]
-        if shape.headers:
+        if not shape.aligned:
             headers, masks = self._header(m, one, step, last)
             for k in range(octets):
                 with m.If(masks[k]):
@@ -425,6 +442,15 @@ class Staging(wiring.Component):
         """Adds the ring; returns the octets of ``row`` two cycles later."""
         write = self.write.payload
         lanes = []
+        if self.shape.aligned:
+            m.submodules.rows = ram = BlockRam(self.shape.width, self.shape.rows)
+            m.d.comb += [
+                ram.write.valid.eq(self.write.valid),
+                ram.write.payload.address.eq(write.row),
+                ram.write.payload.data.eq(write.data),
+                ram.address[0].eq(row),
+            ]
+            return ram.data[0]
         for lane in range(self.shape.octets):
             m.submodules[f"lane{lane}"] = ram = BlockRam(8, self.shape.rows)
             m.d.comb += [

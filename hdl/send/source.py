@@ -34,8 +34,8 @@ from .work import QUANTUM
 
 __all__ = ["DataSource"]
 
-#: Octets of the entries of one window at most, and of others that are read ahead.
-RING_OCTETS = 1 << 14
+#: Beats, and octets at least, of the entries that are read ahead.
+AHEAD, AHEAD_OCTETS = 256, 1 << 12
 
 
 class DataSource(wiring.Component):
@@ -290,10 +290,11 @@ class DataSource(wiring.Component):
 
     def _fetch(self, m, rings, dma):
         """Adds the reads of the rings, which share the bus with those of the messages."""
+        config = self.config
         m.submodules.fetch = fetch = ReadDma(
-            self.config.width, reads=self.config.outstanding, octets=RING_OCTETS, segments=16,
-            inline=0, headers=False)
-        m.submodules.join = join = ReadersJoin(self.config.width, self.config.outstanding)
+            config.width, reads=config.outstanding, segments=16, inline=0, aligned=True,
+            octets=max(AHEAD_OCTETS, AHEAD * config.octets))
+        m.submodules.join = join = ReadersJoin(config.width, config.outstanding)
         wiring.connect(m, rings.segments, fetch.segments)
         wiring.connect(m, fetch.reserved, rings.reserved)
         wiring.connect(m, rings.pieces, fetch.pieces)

@@ -9,6 +9,7 @@ from ddp_rnic.hdl.proofs.cuts import CONFIG
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.parts import AnyCheck
 from ddp_rnic.hdl.proofs.reading import (
+    ALIGNED,
     SHAPE,
     BusyCut,
     Checking,
@@ -42,8 +43,9 @@ def checks(old="", new=""):
         (Issued, lambda: ReadBursts(SHAPE), Issued.DEPTH),
         (Owned, lambda: ReadBursts(SHAPE), 1),
         (Returned, lambda: BeatPlacer(SHAPE, BEAT), Returned.DEPTH),
+        (Returned, lambda: BeatPlacer(ALIGNED, BEAT), Returned.DEPTH),
     ],
-    ids=["fence", "checks", "cutter", "engine", "bursts", "IDs", "beats"],
+    ids=["fence", "checks", "cutter", "engine", "bursts", "IDs", "beats", "aligned beats"],
 )
 def test_a_fence_waits_for_all_that_was_looked_up(harness, block, depth):
     proof = induction(harness(block()), depth=depth)
@@ -134,8 +136,8 @@ def test_an_id_that_two_bursts_have_is_caught(old, new):
 
 @bugs(
     "old, new",
-    ('delayed(m, 5, burst.epoch, "epoch")', 'delayed(m, 6, burst.epoch, "epoch")'),
-    ('valid[6] & delayed(m, 5, last2, "last")', "valid[6]"),
+    ('latency - 2, burst.epoch, "epoch")', 'latency - 1, burst.epoch, "epoch")'),
+    ('valid[latency - 1] & delayed(m, latency - 2, last2, "last")', "valid[latency - 1]"),
     ids=["another one", "each beat"],
 )
 def test_an_answer_of_another_burst_is_caught(old, new):

@@ -27,6 +27,7 @@ from .rdmap.responder import ResponseSlots
 from .sctp.association import AssociationWrite
 from .sctp.framer import PathSetting, PathWord
 from .sctp.session import Answer, Command
+from .send.associations import AssociationLimit
 from .send.credit import CreditLimit, CreditStart
 from .send.departure import SendSetting, SendState
 from .send.repeats import Repeat
@@ -43,7 +44,7 @@ __all__ = ["Control", "StreamEntry"]
 
 #: Commands of the sending side that wait until they were taken.
 _SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
-_SENDING_SCTP = ("path",)
+_SENDING_SCTP = ("path", "allowed")
 _READING = ("ords",)
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
@@ -84,7 +85,7 @@ def send_control(config):
     streams, senders = config.streams, config.senders
     return wiring.Signature({
         "set": Out(stream.Signature(SendSetting(streams, senders))),
-        "opens": Out(stream.Signature(CreditStart(streams))),
+        "opens": Out(stream.Signature(CreditStart(streams, senders))),
         "limits": Out(stream.Signature(CreditLimit(streams))),
         "ring": Out(stream.Signature(SendRing(streams))),
         "bind": Out(stream.Signature(SendBinding(config), always_ready=True)),
@@ -105,7 +106,9 @@ def send_control(config):
         **({"slots": Out(stream.Signature(ResponseSlots(streams))), "next": In(32), "asked": In(16)}
            if config.responder else {}),
         **({"ords": Out(stream.Signature(ReadLimit(streams, READS)))} if config.reader else {}),
-        **({"path": Out(stream.Signature(PathSetting(senders))),
+        **({"path": Out(stream.Signature(data.StructLayout({
+                "setting": PathSetting(senders), "first": range(streams), "count": 16}))),
+            "allowed": Out(stream.Signature(AssociationLimit(senders))),
             "word": Out(stream.Signature(PathWord(senders), always_ready=True))}
            if senders else {}),
     })
@@ -525,7 +528,8 @@ class Control(wiring.Component):
             (registers.send_releases, "released", self._known(registers.send_released[16:31])),
             (registers.repeat_commit, "repeat", known),
             *([(registers.response_commit, "slots", known)] if self.config.responder else []),
-            *([(registers.path_commit, "path", has_path)] if self.config.senders else []),
+            *([(registers.path_commit, "path", has_path),
+               (registers.path_limit_commit, "allowed", has_path)] if self.config.senders else []),
             *([(registers.read_commit, "ords", known)] if self.config.reader else []),
         ):
             port = getattr(send, name)
@@ -620,13 +624,21 @@ class Control(wiring.Component):
         known = Signal()
         if not self.config.senders:
             return known
-        state, path = self.send.set.payload.state, self.send.path.payload
+        state, path = self.send.set.payload.state, self.send.path.payload.setting
+        opens, limit = self.send.opens.payload, self.send.allowed.payload
         word, number = self.send.word, registers.path_association
         m.d.sync += known.eq(number < self.config.senders)
         m.d.comb += [
             state.sctp.eq(self._over_sctp(registers)),
             state.association.eq(registers.send_chunks),
             state.sid.eq(registers.send_chunks[16:]),
+            state.limited.eq(registers.send_flags[3]),
+            opens.association.eq(registers.send_chunks),
+            self.send.path.payload.first.eq(registers.path_streams),
+            self.send.path.payload.count.eq(registers.path_streams[16:]),
+            limit.association.eq(number),
+            limit.tsn.eq(registers.path_limit_tsn),
+            limit.octets.eq(registers.path_limit_octets),
             word.valid.eq(registers.path_word_commit & known),
             word.payload.association.eq(number),
             word.payload.at.eq(registers.path_at),

@@ -459,8 +459,20 @@ class Rnic(wiring.Component):
             m.submodules.chunks = chunks = ChunkFramer(self.config.width, self.config.associations)
             wiring.connect(m, source.chunks, chunks.heads)
             wiring.connect(m, source.bodies, chunks.i)
-            wiring.connect(m, send.path, chunks.set)
             wiring.connect(m, send.word, chunks.word)
+            wiring.connect(m, send.allowed, source.allowed)
+            # Both take the beginning of an association in the same cycle.
+            start, path = source.begun.payload, send.path.payload
+            m.d.comb += [
+                chunks.set.payload.eq(path.setting),
+                start.association.eq(path.setting.association),
+                start.tsn.eq(path.setting.tsn),
+                start.first.eq(path.first),
+                start.count.eq(path.count),
+                chunks.set.valid.eq(send.path.valid & source.begun.ready),
+                source.begun.valid.eq(send.path.valid & chunks.set.ready),
+                send.path.ready.eq(source.begun.ready & chunks.set.ready),
+            ]
             ports.append((1, chunks.o, self.sent_frames))
         for number, inside, port in ports:
             wiring.connect(m, inside, wiring.flipped(port))

@@ -179,7 +179,7 @@ def test_an_unmodified_linux_and_the_gateware_verify_each_other(tmp_path: Path) 
     capture = tmp_path / "demo.pcap"
     result = rnic("demo", "--disk", "--bad-network", "--count", "5", "--pcap", str(capture))
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("verified") == 8 and "sent again from host memory" in result.stderr
+    assert result.stdout.count("verified") == 11 and "sent again from host memory" in result.stderr
     played = CliRunner().invoke(app, ["sim", str(capture)])
     # A try to connect before rping listened is left out.
     assert (

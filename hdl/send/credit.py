@@ -28,13 +28,11 @@ class CreditStart(data.StructLayout):
 
     ``sequence`` (32), ``after`` (7), ``markers`` (1): as in :class:`~.departure.SendState`.
     ``limited`` (1): the stream has a limit. ``sctp`` (1): it sends over SCTP, where ``sequence``
-    counts chunks.
+    counts chunks; in a device with ``associations``, on an ``association``.
     """
 
-    def __init__(self, streams):
-        super().__init__({
-            "stream": range(streams), "sequence": 32, "after": 7, "markers": 1, "limited": 1,
-            "sctp": 1})
+    def __init__(self, streams, associations=0):
+        super().__init__({"stream": range(streams), **_Position(associations).members})
 
 
 class CreditLimit(data.StructLayout):
@@ -49,8 +47,10 @@ class CreditLimit(data.StructLayout):
 class _Position(data.StructLayout):
     """The position of a stream, after all segments of its turns; members as in CreditStart."""
 
-    def __init__(self):
-        super().__init__({"sequence": 32, "after": 7, "markers": 1, "limited": 1, "sctp": 1})
+    def __init__(self, associations=0):
+        super().__init__({
+            "sequence": 32, "after": 7, "markers": 1, "limited": 1, "sctp": 1,
+            **({"association": range(associations)} if associations else {})})
 
 
 class _Found(data.StructLayout):
@@ -60,9 +60,10 @@ class _Found(data.StructLayout):
     ``failed`` (1): the sending half of the stream has failed.
     """
 
-    def __init__(self):
+    def __init__(self, associations):
         super().__init__({
-            "stream": 12, "words": 30, "plenty": 1, "position": _Position(), "failed": 1})
+            "stream": 12, "words": 30, "plenty": 1, "position": _Position(associations),
+            "failed": 1})
 
 
 class CreditAccounts(wiring.Component):
@@ -79,8 +80,8 @@ class CreditAccounts(wiring.Component):
     Parameters
     ----------
     streams : int
-    chunks : bool
-        Streams may send over SCTP, and have credit for chunks.
+    associations : int
+        Those of SCTP, whose streams have credit for chunks; or 0.
 
     Members
     -------
@@ -94,17 +95,19 @@ class CreditAccounts(wiring.Component):
     there : Out(1)
         The next turn can begin: ``words`` Out(30), its credit; ``plenty`` Out(1): that is enough
         for any FPDU, as 2 to the power of ``PLENTY`` words are; ``limited`` Out(1): it has a limit;
-        ``markers`` Out(1); ``sctp`` Out(1): it sends over SCTP; ``failed`` Out(1): its sending half
-        has failed.
+        ``markers`` Out(1); ``sctp`` Out(1): it sends over SCTP, and with ``associations`` on the
+        ``association`` Out(range(associations)); ``failed`` Out(1): its sending half has failed.
     begins, cuts, ends : In(1)
         The turn begins; it has a segment of ``octets`` In(17); it ends. Its first segment comes 2
         cycles after it begins or later, and its end 1 cycle.
     """
 
-    def __init__(self, streams, *, chunks=False):
-        self.streams, self.chunks = streams, chunks
+    def __init__(self, streams, *, associations=0):
+        self.streams, self.associations, self.chunks = streams, associations, associations > 0
+        over_sctp = {"association": Out(range(associations))} if associations else {}
         super().__init__({
-            "set": In(stream.Signature(CreditStart(streams))),
+            **over_sctp,
+            "set": In(stream.Signature(CreditStart(streams, associations))),
             "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
             "closes": In(stream.Signature(range(streams), always_ready=True)),
             "look": In(stream.Signature(range(streams), always_ready=True)),
@@ -116,15 +119,16 @@ class CreditAccounts(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.positions = positions = ForwardedTable(_Position(), self.streams, few=FEW)
+        position_of = _Position(self.associations)
+        m.submodules.positions = positions = ForwardedTable(position_of, self.streams, few=FEW)
         m.submodules.limits_ = limits = ForwardedTable(32, self.streams, few=FEW)
         m.submodules.closed = closed = ForwardedTable(1, self.streams, few=FEW)
-        m.submodules.turns = turns = Store(_Found(), depth=QUEUE)
+        m.submodules.turns = turns = Store(_Found(self.associations), depth=QUEUE)
         m.submodules.size = size = FpduLength()
 
         # The credit of a turn that is about to begin.
         came, number = Signal(3), delayed(m, 3, self.look.payload, "number")
-        left, position, failed = Signal(signed(32)), Signal(_Position()), Signal()
+        left, position, failed = Signal(signed(32)), Signal(position_of), Signal()
         found = turns.i.payload
         m.d.sync += [
             came.eq(Cat(self.look.valid, came)),
@@ -141,8 +145,8 @@ class CreditAccounts(wiring.Component):
             limits.write.payload.data.eq(self.limits.payload.limit),
             turns.i.valid.eq(came[2]),
             found.stream.eq(number),
-            found.words.eq(Mux(
-                left[-1], 0, Mux(position.sctp & self.chunks, left, left[2:]))),
+            found.words.eq(Mux(left[-1], 0, Mux(
+                position.sctp & self.chunks, left[:30] | left[30].replicate(30), left[2:]))),
             found.plenty.eq(~left[-1] & left[2 + PLENTY:].any()),
             found.position.eq(position),
             found.failed.eq(failed),
@@ -162,8 +166,9 @@ class CreditAccounts(wiring.Component):
         cuts, ends = delayed(m, 2, self.cuts, "cuts"), delayed(m, 2, self.ends, "ends")
         begins = delayed(m, 3, self.begins, "begins")
         turn = delayed(m, 3, turns.o.payload, "turn")
-        running, now = Signal(_Found(), name="running"), Signal(_Found())
-        becomes, opens = Signal(_Position()), self.set.payload
+        found_in = _Found(self.associations)
+        running, now = Signal(found_in, name="running"), Signal(found_in)
+        becomes, opens = Signal(position_of), self.set.payload
         saved = Signal()
         m.d.comb += [
             now.eq(Mux(begins, turn, running)),
@@ -188,10 +193,9 @@ class CreditAccounts(wiring.Component):
             closed.write.payload.data.eq(self.closes.valid),
             positions.write.valid.eq(saved | self.set.valid),
             written.address.eq(Mux(saved, running.stream, opens.stream)),
-            written.data.sequence.eq(Mux(saved, running.position.sequence, opens.sequence)),
-            written.data.after.eq(Mux(saved, running.position.after, opens.after)),
-            written.data.markers.eq(Mux(saved, running.position.markers, opens.markers)),
-            written.data.limited.eq(Mux(saved, running.position.limited, opens.limited)),
-            written.data.sctp.eq(Mux(saved, running.position.sctp, opens.sctp)),
+            *(written.data[name].eq(Mux(saved, running.position[name], opens[name]))
+              for name in position_of.members),
         ]
+        if self.associations:
+            m.d.comb += self.association.eq(turns.o.payload.position.association)
         return m

@@ -14,7 +14,8 @@ from ..mpa.intake import LlpSettings
 from ..mpa.length import FpduLength
 from ..sctp.framer import ChunkHead
 from ..spec.completion import SentStatus
-from ..spec.sctp import FUNCTION, LONGEST_BODY
+from ..spec.sctp import FUNCTION, LONGEST_BODY, SSN
+from .associations import Refund
 from .repeats import SLOT_BITS, Repeat
 from .segmenter import SegmentTag
 from .sent import Passed
@@ -47,13 +48,14 @@ class SendState(data.StructLayout):
         The segment that could not be read is one of the next Read Response.
     lost : 1
         The send ring could not be read, or a segment not be sent again.
-    sctp : 1, association : range(associations), sid : 16
+    sctp : 1, association : range(associations), sid : 16, limited : 1
         In a device with ``associations`` that sends over SCTP: the stream does, on this SCTP
-        stream. ``sequence`` counts its chunks; its lower half is the next DDP-SSN.
+        stream, with a limit or not. ``sequence`` counts its chunks; its lower half is the next
+        DDP-SSN.
     """
 
     def __init__(self, associations=0):
-        over_sctp = {"sctp": 1, "association": range(associations), "sid": 16}
+        over_sctp = {"sctp": 1, "association": range(associations), "sid": 16, "limited": 1}
         super().__init__({
             "open": 1, "failed": 1, "ending": 1, "llp": LlpSettings(), "after": 7, "sequence": 32,
             "answered": 16, "response": 1, "lost": 1, **(over_sctp if associations else {})})
@@ -140,13 +142,15 @@ class Departure(wiring.Component):
     bodies : Out(stream.Signature(Beat(width)))
         The same for segments that leave over SCTP. One that is longer than LONGEST_BODY is given
         up as if it could not be read.
+    refunds : Out(stream.Signature(Refund(associations), always_ready=True))
+        Each segment of a limited stream over SCTP that does not leave.
     fail : In(stream.Signature(range(streams)))
         Closes the sending half of a stream.
     passed : Out(stream.Signature(Passed(streams), always_ready=True))
         Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
         of a message that failed and has no entry.
     room : In(1)
-        There is room for two of these, and of ``closed``.
+        There is room for two of these, of ``closed`` and of ``refunds``.
     closed : Out(stream.Signature(range(streams), always_ready=True))
         A stream whose sending half has failed.
     leaves, leaves_chunk, dropped, ends : Out(1)
@@ -159,6 +163,7 @@ class Departure(wiring.Component):
         over_sctp = {
             "chunks": Out(stream.Signature(ChunkHead(associations))),
             "bodies": Out(stream.Signature(Beat(width))),
+            "refunds": Out(stream.Signature(Refund(associations), always_ready=True)),
         } if associations else {}
         super().__init__({
             **over_sctp,
@@ -266,13 +271,14 @@ class Departure(wiring.Component):
             table.write.payload.data.eq(self.set.payload.state),
             self.set.ready.eq(table.write.ready),
         ]
-        self._report(m, known, known_tag, state, now)
+        self._report(m, known, known_tag, state, now, length[2])
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         room = C(1, 1)
         if self.associations:
             m.d.comb += [
                 sctp.eq(state.sctp),
-                *(written[name].eq(state[name]) for name in ("sctp", "association", "sid")),
+                *(written[name].eq(state[name])
+                  for name in ("sctp", "association", "sid", "limited")),
             ]
             room = self._chunks(m, known & leaves & sctp, head, state, again, repeat)
         m.d.comb += takes.eq(self.segments.valid & ~looks & ~self.fail.valid
@@ -280,8 +286,8 @@ class Departure(wiring.Component):
         self._pass(m, packets)
         return m
 
-    def _report(self, m, known, tag, state, now):
-        """Reports the outcome of the segment that is ``known`` in this cycle."""
+    def _report(self, m, known, tag, state, now, length):
+        """Reports the outcome of the segment of ``length`` that is ``known`` in this cycle."""
         passed, message = self.passed.payload, self.passed.payload.message
         m.d.sync += [
             self.passed.valid.eq(known & Mux(now.alone, state.open, now.leaves | now.ends)),
@@ -304,6 +310,13 @@ class Departure(wiring.Component):
             self.closed.valid.eq(known & state.open & now.closes),
             self.closed.payload.eq(now.stream),
         ]
+        if self.associations:
+            lost = known & ~now.leaves & ~now.fails & ~tag.stops & ~now.again
+            m.d.sync += [
+                self.refunds.valid.eq(lost & now.sctp & state.limited),
+                self.refunds.payload.association.eq(state.association),
+                self.refunds.payload.octets.eq(length + SSN),
+            ]
 
     def _chunks(self, m, leaves, head, state, again, repeat):
         """Adds the queue of heads over SCTP; a segment with ``head`` ``leaves`` in this cycle.

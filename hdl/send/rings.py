@@ -20,8 +20,9 @@ from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
-from ..spec.send import ENTRY
+from ..spec.send import ENTRY, Waits
 from .alternation import is_for_responses
+from .associations import AssociationQueues
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
 from .runs import RUN, Runs, Span
@@ -119,6 +120,8 @@ class RingReader(wiring.Component):
     width, streams : int
     responder : bool
         There are Read Responses.
+    associations : int
+        Those of SCTP, over which streams may send; or 0.
 
     Members
     -------
@@ -143,11 +146,23 @@ class RingReader(wiring.Component):
         Look-up in, and a free slot for, :class:`~.repeats.Repeats`.
     slots, requests, answered, next, asked
         With ``responder`` only: those of :class:`~.responses.ResponseRings`.
+    ranges, raised, queue, front
+        With ``associations`` only: ``set``, ``raised``, ``look`` and ``front`` of
+        :class:`~.associations.AssociationQueues`.
+    waiting : Out(1)
+        With ``associations`` only: a step of it is under way.
     """
 
-    def __init__(self, width, streams, *, responder=False):
-        self.width, self.streams = width, streams
+    def __init__(self, width, streams, *, responder=False, associations=0):
+        self.width, self.streams, self.associations = width, streams, associations
         self.responses = ResponseRings(streams) if responder else None
+        self.queues = AssociationQueues(streams, associations) if associations else None
+        over_sctp = {}
+        if associations:
+            waiting = self.queues.signature.members
+            over_sctp = {
+                "ranges": waiting["set"], "raised": waiting["raised"], "queue": waiting["look"],
+                "front": waiting["front"], "waiting": Out(1)}
         scheduler = turns(streams, QUANTUM)
         members = self.responses.signature.members if responder else {}
         super().__init__({
@@ -164,8 +179,9 @@ class RingReader(wiring.Component):
             "heads": In(stream.Signature(StagedHead())),
             "beats": In(stream.Signature(Beat(width))),
             "o": Out(stream.Signature(WorkEntry(streams))),
-            "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
+            "results": In(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
+            **over_sctp,
             "repeats": In(stream.Signature(RepeatTurn(streams))),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
@@ -223,8 +239,9 @@ class RingReader(wiring.Component):
         m.submodules.producers = producers = ForwardedTable(16, self.streams, few=FEW)
         m.submodules.contexts = contexts = ForwardedTable(
             _Context(), self.streams, reads=2, few=FEW)
-        m.submodules.queue = queue = Store(TurnResult(self.streams), depth=4 * QUEUE)
-        m.submodules.results = results = Stage(TurnResult(self.streams))
+        shape = self.results.payload.shape()
+        m.submodules.queue = queue = Store(shape, depth=4 * QUEUE)
+        m.submodules.results = results = Stage(shape)
         m.submodules.wakes = wakes = Skid(range(self.streams))
         wiring.connect(m, wiring.flipped(self.results), queue.i)
         wiring.connect(m, queue.o, results.i)
@@ -287,6 +304,8 @@ class RingReader(wiring.Component):
         ]
         if self.responses:
             self._account_responses(m, results, resulted, wakes, bells)
+        if self.queues:
+            self._queue(m, results, wakes, bells)
         return rings, producers, contexts
 
     def _end(self, m, results, idle):
@@ -294,22 +313,48 @@ class RingReader(wiring.Component):
         to be sent.
         """
         result, ends = results.o.payload, Signal()
+        room = self.queues.room if self.queues else C(1)
         m.d.comb += [
             ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
-            self.ended.valid.eq(ends | idle.o.valid),
+            self.ended.valid.eq((ends | idle.o.valid) & room),
             self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
             self.ended.payload.over.eq(Mux(ends, result.over, 0)),
             self.ended.payload.again.eq(ends & result.again),
-            results.o.ready.eq(self.ended.ready & ends),
-            idle.o.ready.eq(self.ended.ready & ~ends),
+            results.o.ready.eq(self.ended.ready & ends & room),
+            idle.o.ready.eq(self.ended.ready & ~ends & room),
         ]
+
+    def _queue(self, m, results, wakes, bells):
+        """Adds the queues of streams that wait for their association, which wake them while there
+        are no other wakes.
+        """
+        m.submodules.queues = queues = self.queues
+        wiring.connect(m, wiring.flipped(self.ranges), queues.set)
+        wiring.connect(m, wiring.flipped(self.raised), queues.raised)
+        result, event = results.o.payload, queues.ended.payload
+        others = bells | (self.responses.wake.valid if self.responses else 0)
+        m.d.comb += [
+            queues.look.eq(self.queue),
+            self.front.eq(queues.front),
+            self.waiting.eq(queues.busy),
+            queues.ended.valid.eq(self.ended.valid & self.ended.ready),
+            event.stream.eq(self.ended.payload.stream),
+            event.association.eq(result.association),
+            event.lacks.eq(results.o.ready & (result.waits == Waits.ASSOCIATION)),
+            event.sent.eq(result.sent),
+            queues.wake.ready.eq(wakes.i.ready & ~others),
+        ]
+        with m.If(~others):
+            m.d.comb += [
+                wakes.i.valid.eq(queues.wake.valid), wakes.i.payload.eq(queues.wake.payload)]
 
     def _account_responses(self, m, results, resulted, wakes, bells):
         """Gives the results of Read Responses to their own account, and wakes streams for it."""
         responses = self.responses
         m.d.comb += [
             responses.results.valid.eq(resulted & results.o.payload.response),
-            responses.results.payload.eq(results.o.payload),
+            *(responses.results.payload[name].eq(results.o.payload[name])
+              for name in TurnResult(self.streams).members),
             responses.waits.eq(results.o.valid),
             responses.wake.ready.eq(wakes.i.ready & ~bells),
         ]

@@ -25,9 +25,17 @@ from ..lib.blockram import FEW, ForwardedTable
 from ..lib.stream import Store, counted, delayed
 from ..rdmap.requester import ReadSlots, Sink, read_ports
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
-from ..spec.sctp import FUNCTION
+from ..spec.sctp import FUNCTION, SSN
 from ..spec.send import ENTRY, Waits
 from .alternation import goes_on
+from .associations import (
+    OCTETS,
+    AssociationCredit,
+    AssociationLimit,
+    AssociationStart,
+    Front,
+    Refund,
+)
 from .credit import PLENTY, CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .repeats import SLOT_BITS, Repeat
@@ -121,14 +129,22 @@ class _Mulpdu(data.StructLayout):
         super().__init__({"octets": 16, "tagged": 1, "untagged": 1, "control": 1})
 
 
-def credit_ports(streams):
+def credit_ports(streams, associations=0):
     """Returns the members ``opens`` and ``limits``, with which the host gives credit, and
-    ``closes``.
+    ``closes``; with ``associations`` those of :class:`~.associations.AssociationCredit`, too.
     """
+    shared = {
+        "begun": In(stream.Signature(AssociationStart(streams, associations))),
+        "allowed": In(stream.Signature(AssociationLimit(associations), always_ready=True)),
+        "refunds": In(stream.Signature(Refund(associations), always_ready=True)),
+        "queue": Out(range(associations)),
+        "front": In(Front(streams)),
+    } if associations else {}
     return {
-        "opens": In(stream.Signature(CreditStart(streams))),
+        "opens": In(stream.Signature(CreditStart(streams, associations))),
         "limits": In(stream.Signature(CreditLimit(streams), always_ready=True)),
         "closes": In(stream.Signature(range(streams), always_ready=True)),
+        **shared,
     }
 
 
@@ -156,12 +172,17 @@ class TurnResult(data.StructLayout):
         The messages were Read Responses.
     waits : 2
         What the message after these waits for: a :class:`~..spec.send.Waits`.
+    association : range(associations), sent : 1
+        In a device with ``associations``: that of a stream over SCTP, and whether the turn has a
+        segment.
     """
 
-    def __init__(self, streams):
+    def __init__(self, streams, associations=0):
+        over_sctp = {"association": range(associations), "sent": 1} if associations else {}
         super().__init__({
             "stream": range(streams), "entries": 8, "done": 32, "needs": 8, "stopped": 1,
-            "over": range(QUANTUM), "spent": 1, "again": 1, "response": 1, "waits": 2})
+            "over": range(QUANTUM), "spent": 1, "again": 1, "response": 1, "waits": 2,
+            **over_sctp})
 
 
 def _header_octets(message, sctp):
@@ -242,6 +263,9 @@ class Cutter(wiring.Component):
     A segment of a stream with a limit begins only if the stream has credit for all of its FPDU.
     Otherwise the message stops, and the turn ends; the stream gets another turn with new credit.
 
+    Over SCTP its association needs credit for the chunk, too, see
+    :class:`~.associations.AssociationQueues`.
+
     A Read Request takes a slot of its stream with its first segment, which says what the response
     has to be; :class:`~..rdmap.requester.ReadSlots` has them. Without a free one the message stops
     as for want of credit, and the stream gets another turn once a slot is free; before that, if
@@ -255,14 +279,15 @@ class Cutter(wiring.Component):
     the segment is refused.
 
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages; in 3
-    cycles if its stream has a limit and less than 128 KiB of credit left, or sends over SCTP.
-    Reset: no message; MULPDUs and MSNs stay. Errors: none.
+    cycles if its stream has a limit and less than 128 KiB of credit left, or sends over SCTP. A
+    turn over SCTP takes 6 cycles more if the stream has a limit. Reset: no message; MULPDUs and
+    MSNs stay. Errors: none.
 
     Parameters
     ----------
     width, streams : int
-    sctp : bool
-        Streams may send over SCTP.
+    associations : int
+        Those of SCTP, over which streams may send; or 0.
     reads : int
         Slots of each stream's Reads; 0: no Read takes one.
 
@@ -274,6 +299,9 @@ class Cutter(wiring.Component):
         To be written while no message of the stream is under way.
     opens, limits, closes, look
         ``set``, ``limits``, ``closes`` and ``look`` of :class:`~.credit.CreditAccounts`.
+    begun, allowed, refunds, queue, front
+        With ``associations`` only: ``set``, ``limits``, ``refunds``, ``look`` and ``front`` of
+        :class:`~.associations.AssociationCredit`.
     ords, cleared, freed, expected, wake, reading
         With ``reads`` only, as the next one: those of :class:`~..rdmap.requester.ReadSlots`.
     sinks : In(stream.Signature(Sink(), always_ready=True))
@@ -291,13 +319,14 @@ class Cutter(wiring.Component):
         Look-up of a segment that is sent again, answered in the same cycle.
     """
 
-    def __init__(self, width, streams, *, sctp=False, reads=0):
-        self.width, self.streams, self.sctp = width, streams, sctp
+    def __init__(self, width, streams, *, associations=0, reads=0):
+        self.width, self.streams = width, streams
+        self.associations, self.sctp = associations, associations > 0
         self.slots = ReadSlots(streams, reads) if reads else None
         super().__init__({
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
-            **credit_ports(streams),
+            **credit_ports(streams, associations),
             **read_ports(streams, reads),
             **({"sinks": In(stream.Signature(Sink(), always_ready=True))} if reads else {}),
             "look": In(stream.Signature(range(streams), always_ready=True)),
@@ -305,7 +334,7 @@ class Cutter(wiring.Component):
             "go": In(1),
             "segments": Out(stream.Signature(ReadSegment(), always_ready=True)),
             "shares": Out(stream.Signature(Share(streams), always_ready=True)),
-            "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
+            "results": Out(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
         })
@@ -327,15 +356,15 @@ class Cutter(wiring.Component):
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
         first = fresh[0] & now.turn.first
-        accounts, fits, scarce, scant, marked, failed, sctp = self._credit(
+        accounts, has_credit, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
+        holds, short = self._share(m, first, tests, accounts, mulpdu, now, sends, ends, bad)
         lacks = self._reads(m, first, now, takes, sends, bad, leaves)
-        may = self._turn(
-            m, now, fresh, sends, sends & ends, length, leaves, stops, scant, marked, fits & lacks)
-        fits = fits & ~lacks
+        why, fits = self._why(m, has_credit, short, lacks)
+        may = self._turn(m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why)
         control = now.control & self.sctp
         m.d.comb += [
-            weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial),
+            weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial & ~holds),
             bad.eq(wrong | (control & ~over[-1])),
             ends.eq(over[-1] | wrong | control),
             # The first step of a message that continues is to skip octets.
@@ -370,7 +399,7 @@ class Cutter(wiring.Component):
             m.d.sync += skips.eq(0)
 
         # The upper half of the offset is added up one cycle after the lower one.
-        carry, low = Signal(), now.at[:32] + room
+        carry, low = Signal(name="carry"), now.at[:32] + room
         with m.If(sends):
             m.d.sync += [
                 now.at[:32].eq(low), carry.eq(low[32] & now.tagged), now.left.eq(over + 1 + header)]
@@ -411,6 +440,17 @@ class Cutter(wiring.Component):
         ]
         return m
 
+    def _why(self, m, has_credit, short, lacks):
+        """Returns what the segment to be cut lacks, and whether it lacks nothing.
+
+        ``has_credit``: its stream has credit; ``short``: its association has none; ``lacks``: it
+        lacks a slot.
+        """
+        why = Signal(Waits)
+        m.d.comb += why.eq(Mux(~has_credit, Waits.CREDIT, Mux(short, Waits.ASSOCIATION, Mux(
+            lacks, Waits.READS, Waits.NOTHING))))
+        return why, has_credit & ~short & ~lacks
+
     def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
         """Adds the accounts of credit.
 
@@ -418,7 +458,8 @@ class Cutter(wiring.Component):
         that is weighed, and the one to be cut, are compared with it; whether the stream has
         markers; and, for the segment that is weighed, whether it has failed and sends over SCTP.
         """
-        m.submodules.accounts = accounts = CreditAccounts(self.streams, chunks=self.sctp)
+        m.submodules.accounts = accounts = CreditAccounts(
+            self.streams, associations=self.associations)
         for name, port in (
             ("opens", accounts.set), ("limits", accounts.limits), ("closes", accounts.closes),
             ("look", accounts.look),
@@ -429,12 +470,13 @@ class Cutter(wiring.Component):
                 ("credit", 30), ("markers", 1), ("limited", 1), ("failed", 1), ("sctp", 1)))
         # Words of a segment that is cut, as two numbers that are added up one cycle later.
         words = data.StructLayout({"plain": 15, "marked": 8})
-        whole, rest = Signal(words), Signal(words)
+        whole, final = Signal(words), Signal(words)
         needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
         m.d.comb += needs.eq(
-            Mux(ends, rest.plain + rest.marked, whole.plain + whole.marked))
+            Mux(ends, final.plain + final.marked, whole.plain + whole.marked))
         m.d.comb += scarce.eq(Mux(
-            first, accounts.limited & ~accounts.plenty, limited & ~left[PLENTY:].any()))
+            first, accounts.limited & ~accounts.plenty,
+            limited & (~left[PLENTY:].any() | (sctp & self.sctp))))
         m.d.comb += accounts.begins.eq(first)
         with m.If(first):
             m.d.sync += [
@@ -446,7 +488,7 @@ class Cutter(wiring.Component):
         with m.If(~tests):
             has_markers = Mux(first, accounts.markers, markers)
             m.d.sync += scant.eq(scarce)
-            for segment, octets in ((whole, mulpdu), (rest, now.left[:17])):
+            for segment, octets in ((whole, mulpdu), (final, now.left[:17])):
                 plain, marked = enough(octets, has_markers)
                 m.d.sync += [
                     segment.plain.eq(Mux(chunks, 1, plain)),
@@ -455,6 +497,39 @@ class Cutter(wiring.Component):
         m.d.sync += fits.eq(needs <= left)
         return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
+
+    def _share(self, m, first, tests, accounts, mulpdu, now, sends, ends, bad):
+        """Adds the credit of associations.
+
+        Returns whether it is not known yet for the turn, and whether the segment to be cut lacks
+        it.
+        """
+        if not self.associations:
+            return C(0), C(0)
+        m.submodules.shared = shared = AssociationCredit(self.streams, self.associations)
+        for name, port in (
+            ("begun", shared.set), ("allowed", shared.limits), ("refunds", shared.refunds)
+        ):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), port)
+        begins, shares, segment = Signal(), Signal(), self.segments.payload
+        most, least = Signal(OCTETS), Signal(OCTETS)  # octets of a chunk, and of the last one
+        with m.If(first):
+            m.d.sync += shares.eq(begins)
+        with m.If(~tests):
+            m.d.sync += [most.eq(mulpdu + SSN), least.eq(now.left + SSN)]
+        m.d.comb += [
+            begins.eq(accounts.limited & accounts.sctp & ~now.turn.repeat),
+            shared.begins.eq(first),
+            shared.stream.eq(now.stream),
+            shared.association.eq(accounts.association),
+            self.queue.eq(shared.look),
+            shared.front.eq(self.front),
+            shared.needs.eq(Mux(ends, least, most)),
+            shared.cuts.eq(delayed(m, 1, sends & shares, "charged")),
+            shared.bad.eq(delayed(m, 1, bad, "given_up")),
+            shared.octets.eq(segment.lead + segment.length + SSN),
+        ]
+        return Mux(first, begins, shares & ~shared.there), shares & ~shared.fits
 
     def _reads(self, m, first, now, takes, sends, bad, leaves):
         """Adds the slots of Reads; returns whether the message to be cut needs one that is not
@@ -541,11 +616,11 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, finished, length, leaves, stops, scant, marked, lacks):
+    def _turn(self, m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why):
         """Counts the octets and entries of a turn, and reports its result.
 
-        ``finished``: the message's last segment is cut; ``scant``: the segment was compared with
-        its credit; ``marked``: its stream has markers; ``lacks``: it lacks nothing but a slot.
+        ``ends``: the segment is the message's last one; ``scant``: it was compared with its credit;
+        ``marked``: its stream has markers; ``why``: what the segment to be cut lacks.
         Returns whether the turn has octets for a segment.
         """
         # Octets that the turn has left, less one. ``budget`` is the same where a segment is cut,
@@ -553,10 +628,9 @@ class Cutter(wiring.Component):
         budget, left = Signal(signed(LENGTH_BITS + 2)), Signal(signed(LENGTH_BITS + 2))
         # ``spent`` is the cost of the segment that was cut one cycle ago.
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
-        stopped, begun, may = Signal(), Signal(), Signal()
-        dry, slotless = Signal(), Signal()  # the message stopped for want of credit, or of a slot
-        entries, done, sent, needs = Signal(8), Signal(32), Signal(32), Signal(8)
-        first = fresh[0] & now.turn.first
+        stopped, begun, may = Signal(name="stopped"), Signal(), Signal()
+        entries, done, sent, needs = Signal(8), Signal(32, name="done"), Signal(32), Signal(8)
+        first, finished = fresh[0] & now.turn.first, sends & ends
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)
         m.d.comb += all_entries.eq(earlier + now.entries)
@@ -586,18 +660,16 @@ class Cutter(wiring.Component):
             m.d.sync += entries.eq(all_entries)
         with m.If(stops & ~stopped):
             m.d.sync += [stopped.eq(1), done.eq(sent), needs.eq(now.entries)]
-        # Why the first message stopped, be it in this cycle.
-        why, earlier_why = Signal(2), Signal(2)
-        m.d.comb += [
-            why.eq(Mux(stopped & ~first, earlier_why,
-                       Cat(~lacks, lacks) & (stops & may).replicate(2))),
-            Cat(dry, slotless).eq(why),
-        ]
-        m.d.sync += earlier_why.eq(why)
+        # The reason why the first message stopped, be it in this cycle.
+        waits, earlier_waits = Signal(Waits), Signal(Waits)
+        m.d.comb += waits.eq(Mux(stopped & ~first, earlier_waits, Mux(
+            stops & may, why, Waits.NOTHING)))
+        m.d.sync += earlier_waits.eq(waits)
 
         # A message without a segment leaves in its first cycle, before the turn's numbers are set.
         ended, untouched = Signal(), Signal()
-        before, result = Signal(TurnResult(self.streams)), self.results.payload
+        result = self.results.payload
+        before = Signal(result.shape())
         m.d.sync += [
             ended.eq(leaves & now.last & ~now.turn.repeat),
             untouched.eq(first),
@@ -608,16 +680,19 @@ class Cutter(wiring.Component):
             before.needs.eq(Mux(stopped & ~first, needs, Mux(now.partial | stops, now.entries, 0))),
             before.stopped.eq(stops | (stopped & ~first)),
             # ``enough`` is exact for the first segment of a turn only, or without markers.
-            before.again.eq(Mux(dry, begun & marked, goes_on(
-                slotless=slotless, asked=now.turn.answers,
-                more=now.turn.more | now.partial | stops | (stopped & ~first)))),
-            before.waits.eq(Mux(dry, Waits.CREDIT, Mux(slotless, Waits.READS, Waits.NOTHING))),
+            before.again.eq((waits != Waits.ASSOCIATION) & Mux(
+                waits == Waits.CREDIT, begun & marked, goes_on(
+                    slotless=waits == Waits.READS, asked=now.turn.answers,
+                    more=now.turn.more | now.partial | stops | (stopped & ~first)))),
+            before.waits.eq(waits),
             self.results.valid.eq(ended),
             result.eq(before),
             result.spent.eq(~untouched & left[-1]),
             result.over.eq(Mux(untouched | ~left[-1], 0, Mux(
                 left[exact_log2(QUANTUM):].all(), ~left[:exact_log2(QUANTUM)], QUANTUM - 1))),
         ]
+        if self.associations:
+            m.d.sync += [before.association.eq(self.queue), before.sent.eq(begun)]
         m.d.comb += may.eq(~stopped & (~begun | ~budget[-1]))
         return may
 
@@ -657,16 +732,16 @@ class Segmenter(wiring.Component):
         DDP Streams, a power of two, up to 4096.
     inline : int
         Rows of the inline memory, a power of two. A row has the octets of an entry.
-    sctp : bool
-        Streams may send over SCTP.
-    reads : int
+    associations, reads : int
         As in :class:`Cutter`.
 
     Members
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, opens, limits, closes, results, ords, cleared, freed, expected, wake, reading
+    mulpdus, msns, opens, limits, closes, begun, allowed, refunds, queue, front, results
+        As in :class:`Cutter`.
+    ords, cleared, freed, expected, wake, reading
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -681,7 +756,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256, sctp=False, reads=0):
+    def __init__(self, width, streams, *, inline=256, associations=0, reads=0):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -689,19 +764,20 @@ class Segmenter(wiring.Component):
                 raise ValueError(
                     f"Segmenter {name} must be a power of two from {least} to {most},"
                     f" not {value!r}")
-        self.width, self.streams, self.rows, self.sctp = width, streams, inline, sctp
+        self.width, self.streams, self.rows = width, streams, inline
+        self.associations, self.sctp = associations, associations > 0
         self.reads = reads
         super().__init__({
             **read_ports(streams, reads),
             "i": In(stream.Signature(WorkEntry(streams))),
             "mulpdus": In(stream.Signature(Mulpdu(streams), always_ready=True)),
             "msns": In(stream.Signature(NextMsn(streams))),
-            **credit_ports(streams),
+            **credit_ports(streams, associations),
             "segments": Out(stream.Signature(ReadSegment())),
             "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
             "parts": Out(stream.Signature(SendPart(streams))),
             "inline": Out(stream.Signature(512)),
-            "results": Out(stream.Signature(TurnResult(streams), always_ready=True)),
+            "results": Out(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "begins": Out(1),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
@@ -715,7 +791,7 @@ class Segmenter(wiring.Component):
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
         m.submodules.cutter = cutter = Cutter(
-            self.width, self.streams, sctp=self.sctp, reads=self.reads)
+            self.width, self.streams, associations=self.associations, reads=self.reads)
         m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
         m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
         m.submodules.parts = parts = PieceCutter(self.streams)
@@ -725,9 +801,12 @@ class Segmenter(wiring.Component):
         wiring.connect(m, reader.pieces, pieces.i)
         wiring.connect(m, messages.o, preparation.i)
         wiring.connect(m, preparation.o, cutter.i)
-        for name in ("msns", "opens", "limits", "closes"):
+        shared = ("begun", "allowed", "refunds") if self.associations else ()
+        for name in ("msns", "opens", "limits", "closes", *shared):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
+        if self.associations:
+            m.d.comb += [self.queue.eq(cutter.queue), cutter.front.eq(self.front)]
         if self.reads:
             wiring.connect(m, reader.sinks, cutter.sinks)
             m.d.comb += self.reading.eq(cutter.reading)

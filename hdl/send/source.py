@@ -20,6 +20,7 @@ from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
 from ..lib.stream import Store, counted, delayed
 from ..spec.send import READS
+from .associations import AssociationLimit
 from .checks import PartCheck
 from .credit import CreditLimit
 from .departure import Departure
@@ -64,6 +65,10 @@ class DataSource(wiring.Component):
         As in :class:`~.segmenter.Segmenter` and :class:`~.departure.Departure`.
     limits : In(stream.Signature(CreditLimit(streams)))
         As in :class:`~.credit.CreditAccounts`; a stream with a new limit is woken.
+    begun, allowed : In(stream.Signature(AssociationLimit(associations)))
+        With ``config.senders`` only: ``set`` and ``limits`` of
+        :class:`~.associations.AssociationCredit`. The first stream that waits for the association
+        is woken by a new limit.
     waits
         As in :class:`~.rings.RingReader`.
     ords, cleared, freed, expected
@@ -88,10 +93,12 @@ class DataSource(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.segmenter = Segmenter(
-            config.width, config.streams, sctp=config.senders > 0, reads=READS * config.reader)
+            config.width, config.streams, associations=config.senders,
+            reads=READS * config.reader)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)
-        self.rings = RingReader(config.width, config.streams, responder=config.responder)
+        self.rings = RingReader(
+            config.width, config.streams, responder=config.responder, associations=config.senders)
         self.sent = SentCompletions(config)
         self.repeats = Repeats(config.streams)
         members = {
@@ -109,6 +116,9 @@ class DataSource(wiring.Component):
             "repeat": self.repeats.signature.members["i"],
             "repeating": self.repeats.signature.members["under_way"],
             "completions": self.sent.signature.members["host"],
+            **({"begun": self.segmenter.signature.members["begun"],
+                "allowed": In(stream.Signature(AssociationLimit(config.senders)))}
+               if config.senders else {}),
         }
         super().__init__({
             "bus": Out(AxiRead(config.width, 2 * config.outstanding)),
@@ -176,8 +186,7 @@ class DataSource(wiring.Component):
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
             ("opens", segmenter.opens), ("doorbell", rings.doorbell), ("bind", sent.bind),
-            ("released", sent.released), ("repeat", repeats.i),
-        ):
+            ("released", sent.released), ("repeat", repeats.i)):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         if self.config.responder:
             for name in ("slots", "requests", "answered"):
@@ -215,8 +224,9 @@ class DataSource(wiring.Component):
                 Mux(self.limits.valid, self.limits.payload.stream, closed.o.payload)),
             self.limits.ready.eq(rings.nudge.ready),
             closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
-            departure.room.eq(handover.half & closed.half),
         ]
+        shares, room = self._share(m) if self.config.senders else (C(0), C(1))
+        m.d.comb += departure.room.eq(handover.half & closed.half & room)
         with m.If(self.ring.valid):
             m.d.sync += begun.eq(Mux(begun, ~rings.set.ready, departure.begin.ready))
         if self.config.reader:
@@ -229,11 +239,41 @@ class DataSource(wiring.Component):
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
             | scheduler.busy | messages.any() | fpdus.any() | frames.any()
-            | handover.busy | sent.busy | closed.o.valid
+            | handover.busy | sent.busy | closed.o.valid | shares
             | (segmenter.reading if self.config.reader else 0)
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m
+
+    def _share(self, m):
+        """Connects the credit of associations.
+
+        Returns whether it is being changed, and whether there is room for refunds.
+        """
+        rings, segmenter, refunds = self.rings, self.segmenter, self.departure.refunds
+        # An association whose credit was given back is looked at like one with a new limit.
+        m.submodules.refunded = refunded = Store(range(self.config.senders), depth=16)
+        wiring.connect(m, refunds, segmenter.refunds)
+        m.d.comb += [
+            rings.ranges.payload.eq(self.begun.payload),
+            segmenter.begun.payload.eq(self.begun.payload),
+            rings.ranges.valid.eq(self.begun.valid & segmenter.begun.ready),
+            segmenter.begun.valid.eq(self.begun.valid & rings.ranges.ready),
+            self.begun.ready.eq(rings.ranges.ready & segmenter.begun.ready),
+            segmenter.allowed.valid.eq(self.allowed.valid & self.allowed.ready),
+            segmenter.allowed.payload.eq(self.allowed.payload),
+            segmenter.front.eq(rings.front),
+            rings.queue.eq(segmenter.queue),
+            refunded.i.valid.eq(refunds.valid),
+            refunded.i.payload.eq(refunds.payload.association),
+            rings.raised.valid.eq(self.allowed.valid | refunded.o.valid),
+            rings.raised.payload.eq(
+                Mux(self.allowed.valid, self.allowed.payload.association, refunded.o.payload)),
+            self.allowed.ready.eq(rings.raised.ready),
+            refunded.o.ready.eq(rings.raised.ready & ~self.allowed.valid),
+        ]
+        return (self.begun.valid | self.allowed.valid | refunded.o.valid | rings.waiting,
+                refunded.half)
 
     def _bound_reads(self, m, free):
         """Connects the slots of Reads, which wake streams while the other wakes leave that

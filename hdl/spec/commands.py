@@ -211,7 +211,8 @@ def set_sending_sctp(
 ) -> tuple[Write, ...]:
     """Opens the sending half of a stream over SCTP, on the SCTP stream ``sid``.
 
-    ``sequence`` counts the chunks of the session so far. :func:`set_path` was given before.
+    ``sequence`` counts the chunks of the session so far. :func:`set_path` was given before; if the
+    stream is ``limited``, so were :func:`set_limit` and :func:`set_path_limit`.
     """
     flags = regs.pack("SEND_FLAGS", open=1, limited=limited, sctp=1)
     chunks = regs.pack("SEND_CHUNKS", association=association, sid=sid)
@@ -220,8 +221,13 @@ def set_sending_sctp(
     )
 
 
-def set_path(association: int, path: SendPath, *, tsn: int) -> tuple[Write, ...]:
-    """Gives an association the headers of its packets, and the TSN of its next chunk."""
+def set_path(
+    association: int, path: SendPath, *, tsn: int, first: int = 0, count: int = 0
+) -> tuple[Write, ...]:
+    """Gives an association the headers of its packets, and the TSN of its next chunk.
+
+    Its streams that may be limited are ``count`` from the number ``first`` on.
+    """
     words = (
         _write("PATH", AT=at, WORD=word, WORD_COMMIT=1) for at, word in path.words.items()
     )
@@ -231,9 +237,20 @@ def set_path(association: int, path: SendPath, *, tsn: int) -> tuple[Write, ...]
         *_write(
             "PATH", PORTS=path.ports, TAG=path.wire_tag,
             FORM=regs.pack("PATH_FORM", first=path.first, udp=path.udp, v6=path.v6),
-            SUMS=regs.pack("PATH_SUMS", ip=path.ip_sum, udp=path.udp_sum), TSN=tsn, COMMIT=1,
+            SUMS=regs.pack("PATH_SUMS", ip=path.ip_sum, udp=path.udp_sum), TSN=tsn,
+            STREAMS=regs.pack("PATH_STREAMS", first=first, count=count), COMMIT=1,
         ),
     )  # fmt: skip
+
+
+def set_path_limit(association: int, tsn: int, octets: int) -> tuple[Write, ...]:
+    """Lets chunks of an association leave whose TSN is before ``tsn``, and that have no more than
+    ``octets`` of user data altogether since :func:`set_path`.
+    """
+    return (
+        Write("PATH_ASSOCIATION", association),
+        *_write("PATH_LIMIT", TSN=tsn & _HALF, OCTETS=octets & _HALF, COMMIT=1),
+    )
 
 
 def set_limit(stream: int, limit: int) -> tuple[Write, ...]:
@@ -266,8 +283,11 @@ def set_send_page(stream: int, page: int = 0) -> tuple[Write, ...]:
 
 
 def close_send_ring(stream: int) -> tuple[Write, ...]:
-    """Takes a stream's ring and its doorbell page away, while the stream sends nothing."""
-    return _write("SEND", STREAM=stream, RING_SIZE=0, RING_COMMIT=1)
+    """Takes a stream's ring and its doorbell page away, while the stream sends nothing.
+
+    If the stream waited for its association, the doorbell lets the next one have its turn.
+    """
+    return (*_write("SEND", STREAM=stream, RING_SIZE=0, RING_COMMIT=1), *ring_send(stream, 0))
 
 
 def ring_send(stream: int, producer: int, *, page: int = 0) -> tuple[Write, ...]:

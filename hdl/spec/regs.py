@@ -69,6 +69,16 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   sink's STag and TO, and the last one has to end it. Otherwise nothing of it is placed and the
   stream is in error, with an ``EVENT_CODE`` of RDMAP. ``STREAM_COMMIT`` clears the slots.
 
+* Credit over SCTP: a chunk of a stream that is ``limited`` leaves only if it fits in three limits:
+  ``SEND_LIMIT``, a number of chunks of its session; and those of its association, the TSN in
+  ``PATH_LIMIT_TSN`` and the octets in ``PATH_LIMIT_OCTETS``. The host writes these two after
+  ``PATH_COMMIT``, before it opens a stream that is limited, and raises them with
+  ``PATH_LIMIT_COMMIT`` as the peer acknowledges chunks. Streams that lack credit of their
+  association wait in a queue, see ``SEND_STATE.waits``, and take it in turn; the streams of other
+  associations do not wait for them. A segment that does not leave takes no credit. To close the
+  ring of a stream that waits, write ``SEND_DOORBELL`` after ``SEND_RING_COMMIT``: the next stream
+  of the queue then has its turn.
+
 The registers from ``RESPONSE_LO`` to ``RESPONSE_SEQUENCE`` exist only in a device that answers RDMA
 Reads:
 
@@ -588,7 +598,13 @@ REGISTERS = (
             _f("open", 0, 1, "1: segments leave; 0: they are dropped and counted."),
             _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
             _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),
-            _f("limited", 3, 1, "1: FPDUs or chunks leave only before SEND_LIMIT."),
+            _f(
+                "limited",
+                3,
+                1,
+                "1: FPDUs or chunks leave only before SEND_LIMIT, and chunks only within the credit"
+                " of their association.",
+            ),
             _f("sctp", 4, 1, "1: the stream sends over SCTP, in a device that does."),
         ),
     ),
@@ -654,7 +670,7 @@ REGISTERS = (
                 5,
                 2,
                 "What the stream's next message waited for in its last turn. 1: for credit; 2: for"
-                " the end of one of its Reads, see READ_ORD.",
+                " the end of one of its Reads, see READ_ORD; 3: for credit of its association.",
             ),
             _f("answered", 16, 16, "Read Responses that left whole, modulo 2^16."),
         ),
@@ -908,7 +924,42 @@ REGISTERS = (
         "PATH_COMMIT",
         0x368,
         "wo",
-        "Writes PATH_PORTS to PATH_TSN, while no segment of the association is under way.",
+        "Writes PATH_PORTS to PATH_TSN and PATH_STREAMS, while no segment of the association is"
+        " under way. Its octets begin with 0, and no stream waits for it any more.",
+    ),
+    Register(
+        "PATH_STREAMS",
+        0x36C,
+        "rw",
+        "The streams of the association, for PATH_COMMIT. No stream may be one of two associations;"
+        " with a count of 0 the association has none.",
+        (
+            _f("first", 0, 16, "The first one."),
+            _f("count", 16, 16, "How many follow one another."),
+        ),
+    ),
+    Register(
+        "PATH_LIMIT_TSN",
+        0x370,
+        "rw",
+        "The association's credit in chunks: the TSN that its chunks may not reach, at most 2^31"
+        " - 1 after that of the next one.",
+    ),
+    Register(
+        "PATH_LIMIT_OCTETS",
+        0x374,
+        "rw",
+        "The association's credit in octets: the sum, modulo 2^32, of the user data of all chunks"
+        " that may leave, from PATH_COMMIT on, repeats not counted; at most 2^31 - 1 more than"
+        " have left. The user data of a chunk is its Length less 16 (RFC 9260 section 3.3.1): the"
+        " DDP-SSN and the segment or message, without padding.",
+    ),
+    Register(
+        "PATH_LIMIT_COMMIT",
+        0x378,
+        "wo",
+        "Writes PATH_LIMIT_TSN and PATH_LIMIT_OCTETS, at any time, and gives a turn to the first"
+        " stream that waits for them.",
     ),
 )
 

@@ -50,6 +50,7 @@ class Waits(IntEnum):
     NOTHING = 0
     CREDIT = 1  #: room at the LLP
     READS = 2  #: the end of one of the stream's Reads: as many as its ORD are outstanding
+    ASSOCIATION = 3  #: room in the association, or other streams that wait for that already
 
 
 #: The first entry of a message. The octets between the fields are 0.

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.path import SendPath
+from ...hdl.spec.sctp import SSN
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpArrival, SctpStream
@@ -165,11 +166,13 @@ class SendPlan:
 
 @dataclass
 class _Path:
-    """The path of an association, its first TSN, and the device's streams on it."""
+    """The path of an association, its first TSN, the device's streams on it, and its credit."""
 
     path: SendPath
     tsn: int
     streams: list[int] = field(default_factory=list)
+    chunks: int = 0
+    octets: int = 0
 
 
 def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
@@ -184,7 +187,15 @@ def send_plans(senders: Sequence[Sent], config: RnicConfig) -> Iterator[SendPlan
     """
     rest = (each for each in senders if config.sctp or not isinstance(each.stream, SctpStream))
     while batch := list(islice(rest, config.streams)):
-        yield _Planner(SendPlan(config, batch)).plan()
+        yield _Planner(SendPlan(config, sorted(batch, key=_ends))).plan()
+
+
+def _ends(sent: Sent) -> tuple[str, str]:
+    """Returns the ends of a sender's association. The streams of one follow one another."""
+    stream = sent.stream
+    if not isinstance(stream, SctpStream):
+        return "", ""
+    return str(stream.source), str(stream.destination)
 
 
 class _Planner:
@@ -232,8 +243,20 @@ class _Planner:
             elif not stream.room(len(entries) // ENTRY):
                 plan.operations.append(Drain())
             again = self._record(stream, post, len(entries) // ENTRY)
-            plan.operations += [*stream.post(entries), *again]
+            plan.operations += [*stream.post(entries), *self._allow(stream, post), *again]
         return plan
+
+    def _allow(self, stream: _Stream, post: Post) -> Sequence[Operation]:
+        """Gives a message over SCTP its credit once it was posted, and not an octet more."""
+        if not isinstance(stream, _SctpStream):
+            return []
+        path = self._plan.paths[stream.association]
+        path.chunks += len(post.sent)
+        path.octets += sum(SSN + len(each.ulpdu) for each in post.sent)
+        return operations_of((
+            *commands.set_limit(stream.number, stream.chunks),
+            *commands.set_path_limit(stream.association, path.tsn + path.chunks, path.octets),
+        ))  # fmt: skip
 
     def _record(self, stream: _Stream, post: Post, entries: int) -> list[Operation]:
         """Notes the records of a message's segments; returns the operations that ask for some of
@@ -291,15 +314,20 @@ class _Planner:
         found: dict[tuple[str, str], int] = {}
         for stream in streams:
             if isinstance(stream, _SctpStream):
-                ends = str(stream.sent.stream.source), str(stream.sent.stream.destination)
-                stream.association = found.setdefault(ends, len(found))
+                stream.association = found.setdefault(_ends(stream.sent), len(found))
                 if stream.association == len(self._plan.paths):
                     self._plan.paths.append(_Path(example_path(len(found)), (1 << 32) - 7))
                 self._plan.paths[stream.association].streams.append(stream.number)
         for number, each in enumerate(self._plan.paths):
             self._plan.operations += operations_of(
-                commands.set_path(number, each.path, tsn=each.tsn)
-            )
+                (
+                    *commands.set_path(
+                        number, each.path, tsn=each.tsn,
+                        first=each.streams[0], count=len(each.streams),
+                    ),
+                    *commands.set_path_limit(number, each.tsn, 0),
+                )
+            )  # fmt: skip
 
     def _place_ring(self, stream: _Stream) -> None:
         self._skip(-self._at % ENTRY)
@@ -392,6 +420,11 @@ class _SctpStream(_Stream):
     association = 0
     _session = -1
 
+    @property
+    def chunks(self) -> int:
+        """Chunks of the session, with those of the last message that was posted."""
+        return self._position or 0
+
     def _place(self, post: Post) -> list[commands.Write]:
         first, place = post.sent[0], (self._session, self._position)
         assert isinstance(first, SctpArrival)
@@ -399,10 +432,11 @@ class _SctpStream(_Stream):
         if (first.session, first.sequence) == place:
             return []
         return [
+            *commands.set_limit(self.number, first.sequence),
             *commands.set_sending_sctp(
                 self.number, association=self.association, sid=int.from_bytes(first.raw[8:10]),
-                sequence=first.sequence,
-            )
+                sequence=first.sequence, limited=True,
+            ),
         ]  # fmt: skip
 
 

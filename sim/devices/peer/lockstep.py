@@ -319,7 +319,8 @@ class _Stream(Stream):
         if not receiver.expected:
             sim.differ(self.number, "completions", "none", completion)
         expected, event = receiver.expected.popleft()
-        posted = self._posted.get(completion.cookie)
+        # The cookie of a tagged message is of its TO.
+        posted = None if completion.tagged else self._posted.get(completion.cookie)
         cookie = completion.cookie if posted is not None else expected.cookie
         if completion != expected._replace(phase=completion.phase, cookie=cookie):
             sim.differ(self.number, "completions", expected, completion)

@@ -57,7 +57,13 @@ class Device(Rings):
         self.operations: list[Operation] = []
         self.producer, self.entries = [0] * 4, ENTRIES
         for association, tsn in enumerate(TSNS):
-            self.do(commands.set_path(association, example_path(7 - association), tsn=tsn))
+            first, count = ((1, 2), (3, 1))[association]
+            self.do(
+                commands.set_path(
+                    association, example_path(7 - association), tsn=tsn, first=first, count=count
+                ),
+                commands.set_path_limit(association, tsn + (1 << 30), 1 << 30),
+            )
         for stag, address, pd in ((STAG, 0, 1), (OTHER, SIZE, 2)):
             region = {"to": 0x5000, "length": SIZE, "address": address, "pd": pd}
             self.do(commands.set_stag(stag, Access.LOCAL_READ, **region))

@@ -12,7 +12,7 @@ import pytest
 from ddp_rnic.cli.app import app
 from ddp_rnic.sim.devices.guest.image import load
 from ddp_rnic.sim.devices.guest.machine import Guest
-from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.devices.peer import demo as module
 from ddp_rnic.sim.devices.peer import disk, perftest, rping
 from ddp_rnic.sim.devices.peer.channel import Channel, Tally
@@ -21,6 +21,7 @@ from ddp_rnic.sim.devices.peer.lockstep import Differs, LockStep
 from ddp_rnic.sim.devices.peer.node import Node
 from ddp_rnic.sim.devices.peer.record import Recorder
 from ddp_rnic.sim.devices.peer.serve import run_client, serve
+from ddp_rnic.sw_driver import CQ, Stream
 from ddp_rnic.sw_driver.cm import ConnectError, ConnectTimeout
 from ddp_rnic.sw_driver.rdmap import Opcode
 from ddp_rnic.sw_driver.tests.test_nvme_target import CONNECT, names, queue
@@ -40,6 +41,18 @@ PERFTEST = [b"6.06" + bytes(12), b"\0\0\x10\0", b"\0\0\0\x40", b"3\0", bytes(56)
 def node() -> Iterator[Node]:
     with Node() as node:
         yield node
+
+
+def test_the_offset_of_a_write_may_be_the_cookie_of_a_buffer(node: Node) -> None:
+    """Linux wrote at an offset of 2304 when the buffer with that cookie was posted."""
+    pd, context = node.pd, node.pd.context
+    with CQ(context) as cq, Stream(pd, cq) as stream, pd.register(bytearray(8)) as region:
+        context.cookie = (region.to - 1) % (1 << 32)
+        stream.post_recv(bytearray(8))
+        peer = Peer(node.sim, stream.number)
+        peer.write(region.stag, region.to, b"tagged")
+        peer.send(b"untagged")
+        assert [wc.byte_len for wc in (*cq.wait(timeout=10), *cq.poll())] == [6, 8]
 
 
 Client = Callable[[int], Awaitable[object]]

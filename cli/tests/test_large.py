@@ -156,7 +156,7 @@ def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyP
     talk, message = Conversation(), bytes(range(1, 201)) * 5
     for _ in range(300):
         talk.untagged("10.7.0.2", SEND, message)
-    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig(queue_depth=4))
+    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig())
     engine = Watching()
     run = playing.play(replay, engine)
     assert not run.differences and run.deliveries(0) == 300

@@ -74,7 +74,7 @@ class _Found:
 
 @dataclass
 class _Things:
-    """How many things have one reason, and the first of their frames."""
+    """Counts the things that have one reason, and keeps the first of their frames."""
 
     count: int = 0
     frames: dict[int, None] = field(default_factory=dict)

@@ -13,9 +13,7 @@ __all__ = ["as_csv", "as_json"]
 
 def _registers(board):
     """Yields window, register and address of each register that the board has."""
-    config = board.config
-    rnic = regs.registers_of(
-        sctp=config.sctp, transmit=config.transmit, responder=config.responder)
+    rnic = regs.registers_of(board.config)
     tcp = spec.TCP_REGISTERS if board.connections else ()
     for window, registers in ((spec.RNIC, rnic), (spec.BOARD, (*spec.REGISTERS, *tcp))):
         for register in registers:

@@ -63,7 +63,6 @@ def page(config: RnicConfig) -> str:
     """
     record = trial.run(config)
     estimated = estimate(config)
-    llps = [name for name, there in (("MPA", config.mpa), ("SCTP", config.sctp)) if there]
     parts = {
         "title": f"ddp-rnic, {config.width} bits",
         "version": f"ddp-rnic {__version__}",
@@ -72,13 +71,14 @@ def page(config: RnicConfig) -> str:
         )
         or "all parameters have their defaults",
         "summary": _summary(config, estimated),
+        "purpose": _purpose(config),
         "diagram": diagram(config),
         "parameters": _parameters(config),
         "ports": _ports(config),
         "timing": "".join(_pictures(config, record)),
         "memory": str(trial.MEMORY),
-        "latency": _latency(config, record, llps),
-        "rate": _rate(config, record),
+        "latency": _latency(config, record),
+        "rate": _rate(config, record) if config.receive else "",
         "area": _area(config, estimated),
         "error": f"{estimated.model.runs} runs of {estimated.model.tools}",
         "clock": _clock(config),
@@ -87,7 +87,7 @@ def page(config: RnicConfig) -> str:
         "requests": _requests() if config.transmit else "",
         "completions": _fields(completion.FIELDS) + _numbers(completion.Kind, completion.Status),
         "octets": str(completion.OCTETS),
-        "errors": _errors(),
+        "errors": _errors(config),
         "registers": _registers(config),
     }
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
@@ -154,6 +154,21 @@ def _summary(config: RnicConfig, estimated: Estimate) -> str:
     return "".join(
         f"<div><b>{escape(number)}</b><span>{escape(text)}</span></div>" for number, text in figures
     )
+
+
+def _purpose(config: RnicConfig) -> str:
+    text = ""
+    if config.receive:
+        text += (
+            "<p>The device places each DDP Segment into the host's memory after all checks, and"
+            " reports each message once memory has answered for all of its octets.</p>"
+        )
+    if config.transmit:
+        text += (
+            "<p>It sends the messages that the host posts, as DDP Segments whose octets it reads"
+            " from regions that allow that.</p>"
+        )
+    return text if config.receive else text + "<p>It does not receive.</p>"
 
 
 def _parameters(config: RnicConfig) -> str:
@@ -237,8 +252,14 @@ def _requests() -> str:
     )
 
 
-def _errors() -> str:
-    return _table(
+def _errors(config: RnicConfig) -> str:
+    if not config.receive:
+        return (
+            "<p>A message that fails ends the sending half of its stream alone, and its completion"
+            " says so.</p>"
+        )
+    text = "Each error ends its stream alone. It is kept as an event until the host reads it."
+    return f"<p>{text}</p>" + _table(
         ("Error Type", "Error Code", "meaning"),
         (
             (
@@ -273,9 +294,9 @@ def _registers(config: RnicConfig) -> str:
 # -- measured -------------------------------------------------------------------------------------
 
 
-def _latency(config: RnicConfig, record: Trial, llps: Iterable[str]) -> str:
+def _latency(config: RnicConfig, record: Trial) -> str:
     rows = []
-    for llp in llps:
+    for llp in testbench.receiving(config):
         placed = record.after(f"{llp} WRITE_1", "m_axi_aw")
         delivered = record.after(f"{llp} SEND", "m_axi_cq_aw", trial.messages(config))
         to_entry = f"the address of its completion on {_code('m_axi_cq')}"
@@ -298,7 +319,8 @@ def _rate(config: RnicConfig, record: Trial) -> str:
         row = [llp, str(trial.PAYLOAD), f"{cycles:g}", f"{bits:.1f}"]
         rows.append([*row, *([f"{bits * clock.median / 1000:.1f} Gb/s"] if clock else [])])
     headings = ["LLP", "octets of payload", "cycles", "bits of payload per cycle"]
-    return _table([*headings, *(["at the median clock"] if clock else [])], rows)
+    table = _table([*headings, *(["at the median clock"] if clock else [])], rows)
+    return f"<h3>Segments back to back</h3>{table}"
 
 
 def _area(config: RnicConfig, estimated: Estimate) -> str:

@@ -17,7 +17,8 @@ class Block(NamedTuple):
     """A block, or a port at the edge, in a column and a row of the diagram.
 
     ``name`` is that of the submodule of :class:`..hdl.rnic.Rnic`, or of the bus. ``part`` is the
-    parameters without which the block is not there; ``size`` has the names of parameters in braces.
+    parameters without which the block is not there, or after a minus those with which it is not;
+    ``size`` has the names of parameters in braces.
     """
 
     name: str
@@ -30,25 +31,26 @@ class Block(NamedTuple):
 
 #: The blocks between the ports, which are in the first and the last column.
 BLOCKS = (
-    Block("crc", "CRC32C", 2, 0, "mpa"),
-    Block("tagged", "checks", 3, 0, "", "{stags} STags"),
+    Block("crc", "CRC32C", 2, 0, "receive mpa"),
+    Block("tagged", "checks", 3, 0, "receive", "{stags} STags"),
     Block("pages", "page table", 4, 0, "", "{pages} pages"),
-    Block("s_axis", "s_axis", 0, 1, "mpa"),
-    Block("intake", "intake", 1, 1, "mpa", "{width} bits"),
-    Block("walker", "MPA walker", 2, 1, "mpa"),
-    Block("commit", "commit", 3, 1),
-    Block("cut", "page cut", 4, 1),
-    Block("dma", "placement", 5, 1, "", "{outstanding} bursts"),
+    Block("s_axis", "s_axis", 0, 1, "receive mpa"),
+    Block("intake", "intake", 1, 1, "receive mpa", "{width} bits"),
+    Block("walker", "MPA walker", 2, 1, "receive mpa"),
+    Block("commit", "commit", 3, 1, "receive"),
+    Block("cut", "page cut", 4, 1, "receive"),
+    Block("dma", "placement", 5, 1, "receive", "{outstanding} bursts"),
     Block("m_axi", "m_axi", 6, 1),
-    Block("buffers", "packet buffer", 4, 2, "", "{buffer_octets} octets"),
-    Block("exceptions", "exceptions", 5, 2, "", "{exception_octets} octets"),
-    Block("m_axis_exc", "m_axis_exc", 6, 2),
-    Block("s_axis_eth", "s_axis_eth", 0, 3, "sctp"),
-    Block("receiver", "SCTP receiver", 1, 3, "sctp", "{associations} associations"),
-    Block("admission", "admission", 2, 3, "sctp", "window {window}"),
-    Block("delivery", "delivery", 5, 3, "", "{completion_queues} queues"),
+    Block("buffers", "packet buffer", 4, 2, "receive", "{buffer_octets} octets"),
+    Block("exceptions", "exceptions", 5, 2, "receive", "{exception_octets} octets"),
+    Block("m_axis_exc", "m_axis_exc", 6, 2, "receive"),
+    Block("s_axis_eth", "s_axis_eth", 0, 3, "receive sctp"),
+    Block("receiver", "SCTP receiver", 1, 3, "receive sctp", "{associations} associations"),
+    Block("admission", "admission", 2, 3, "receive sctp", "window {window}"),
+    Block("delivery", "delivery", 5, 3, "receive", "{completion_queues} queues"),
+    Block("queues", "completions", 5, 3, "-receive", "{completion_queues} queues"),
     Block("m_axi_cq", "m_axi_cq", 6, 3),
-    Block("reports", "SCTP order", 4, 4, "sctp"),
+    Block("reports", "SCTP order", 4, 4, "receive sctp"),
     Block("requests", "RDMA responder", 5, 4, "responder"),
     Block("source", "Data Source", 5, 5, "transmit", "{streams} send rings"),
     Block("m_axis_eth", "m_axis_eth", 6, 4, "transmit sctp"),
@@ -65,7 +67,8 @@ _EDGES = (
     ("exceptions", "m_axis_exc"), ("s_axis_eth", "receiver"), ("receiver", "admission"),
     ("receiver", "buffers"), ("admission", "commit"), ("commit", "delivery"),
     ("delivery", "m_axi_cq"), ("delivery", "reports"), ("delivery", "requests"),
-    ("requests", "source"), ("m_axi", "source"), ("source", "delivery"), ("source", "m_axis"),
+    ("requests", "source"), ("m_axi", "source"), ("source", "delivery"), ("source", "queues"),
+    ("queues", "m_axi_cq"), ("source", "m_axis"),
     ("source", "m_axis_eth"),
     ("s_axil", "control"), ("control", "irq"),
 )  # fmt: skip
@@ -79,7 +82,14 @@ _LETTERS = 6
 
 def blocks(config: RnicConfig) -> list[Block]:
     """Returns the blocks that a device with these parameters has."""
-    return [each for each in BLOCKS if all(getattr(config, part) for part in each.part.split())]
+    return [
+        each
+        for each in BLOCKS
+        if all(
+            getattr(config, part.removeprefix("-")) != part.startswith("-")
+            for part in each.part.split()
+        )
+    ]
 
 
 def diagram(config: RnicConfig) -> str:

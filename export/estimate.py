@@ -1,10 +1,10 @@
 """Estimates the area of a configuration on an ECP5, and says which devices hold it.
 
-Block RAMs, and tables in distributed RAM, are counted (:mod:`.resources`). Other LUT4 and the
-flip-flops follow from the counted operators and registers. The factors are fitted, by least squares
-of the relative errors, to the runs of yosys in ``areas.json``; each run has the counts of the
-gateware as it was at the time of the run. The clock is not estimated: the file has the clocks that
-place and route reached.
+Block RAMs, and tables in distributed RAM, are counted (:mod:`.resources`). Other LUT4 follow from
+the counted operators, and the flip-flops from the registers and those tables. The factors are
+fitted, by least squares of the relative errors, to the runs of yosys in ``areas.json``; each run
+has the counts of the gateware as it was at the time of the run. The clock is not estimated: the
+file has the clocks that place and route reached.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .resources import count
 Array = np.ndarray[Any, Any]
 #: The kinds of cells, and their names for the user.
 CELLS = {"lut4": "LUT4", "ff": "flip-flops", "dp16kd": "block RAMs"}
-#: The counts whose factors are fitted, for each kind of cell.
-_TERMS = {"lut4": ("carries", "logic"), "ff": ("registers",)}
+#: The counts whose factors are fitted, for each kind of cell. Octets that are read from a table in
+#: distributed RAM go to flip-flops.
+_TERMS = {"lut4": ("carries", "logic"), "ff": ("registers", "lutram")}
 
 
 class Run(TypedDict):

@@ -161,7 +161,7 @@ def _litex_bus(bus: Bus) -> str:
         widths = (f"{name}_width={width[its]}" for name, its in named.items() if its in width)
         return f"AXIStreamInterface({', '.join(widths)})"
     if bus.kind == "AXI4":
-        return f"AXIInterface(data_width={width['WDATA']})"
+        return f"AXIInterface(data_width={width.get('WDATA') or width['RDATA']})"
     return f"AXILiteInterface(data_width={width['WDATA']})"
 
 

@@ -29,8 +29,8 @@ class Bus:
     """A bus interface: ports that share a prefix.
 
     ``kind`` is ``AXI4Stream``, ``AXI4`` or ``AXI4-Lite``. ``ports`` maps the standard's names of
-    signals, such as ``TDATA``, to the ports. An ``AXI4`` bus has read channels only if the device
-    reads through it; all its IDs have the same width.
+    signals, such as ``TDATA``, to the ports. An ``AXI4`` bus has the channels that the device uses,
+    those of reads, of writes, or both; all its IDs have the same width.
     """
 
     name: str
@@ -49,8 +49,8 @@ _BUSES = (
     ("m_axis_exc", "AXI4Stream", True, "Packets for the host: FPDUs in error, and other frames."),
     ("m_axis", "AXI4Stream", True, "FPDUs to send, one in each packet, with records in tuser."),
     ("m_axis_eth", "AXI4Stream", True, "Ethernet frames to send without FCS; tuser: as m_axis."),
-    ("m_axi", "AXI4", True, f"Reaches host memory for payload. {NOT_BUFFERABLE}"),
-    ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
+    ("m_axi", "AXI4", True, "Reaches host memory for payload."),
+    ("m_axi_cq", "AXI4", True, "Writes the completion ring."),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),
 )
 
@@ -84,5 +84,7 @@ def _buses(config: RnicConfig) -> Iterator[Bus]:
             for port, its in owner.items()
             if its == prefix
         }
+        if "AWCACHE" in own:
+            doc += f" {NOT_BUFFERABLE}"
         if own:
             yield Bus(name, kind, master, doc, own)

@@ -42,8 +42,9 @@ def component(config: RnicConfig) -> str:
     files = _add(_add(root, "fileSets"), "fileSet")
     _texts(files, name=_FILES)
     _texts(_add(files, "file"), name=f"{MODULE}.v", fileType="verilogSource")
-    way = "an RNIC that receives and sends" if config.transmit else "the receive side of an RNIC"
-    _texts(root, description=f"Direct Data Placement (RFC 5041), {way}.")
+    sides = ("receive side", config.receive), ("send side", config.transmit)
+    way = " and the ".join(side for side, there in sides if there)
+    _texts(root, description=f"Direct Data Placement (RFC 5041), the {way} of an RNIC.")
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'

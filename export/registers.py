@@ -26,9 +26,7 @@ _ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
 
 def registers(config: RnicConfig) -> tuple[Register, ...]:
     """Returns the registers of a device with these parameters."""
-    return tuple(
-        regs.registers_of(sctp=config.sctp, transmit=config.transmit, responder=config.responder)
-    )
+    return tuple(regs.registers_of(config))
 
 
 def fields(register: Register) -> tuple[Field, ...]:
@@ -44,8 +42,9 @@ def page(config: RnicConfig) -> str:
         "",
         "The host reaches these registers through `s_axil`. Each has 32 bits; addresses count",
         "octets. Access is ro, rw or wo (a write is a command, a read returns 0). S: only with",
-        "SCTP. T: only in a device that sends. R: only in one that answers RDMA Reads. This page",
-        "is generated; `rnic export` writes one for any configuration.",
+        "SCTP. P: only in a device that receives, and so places octets. T: only in one that",
+        "sends. R: only in one that answers RDMA Reads. This page is generated; `rnic export`",
+        "writes one for any configuration.",
         "",
         f"Doorbell pages 1 to {regs.PAGES} follow, page n at n times {regs.PAGE_SIZE:#x}. One has",
         "`CQ_DOORBELL` and, in a device that sends, `SEND_DOORBELL`; their offsets are their",
@@ -61,8 +60,9 @@ def page(config: RnicConfig) -> str:
             bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
             parts.append(f"{bits} `{field.name}`: {field.doc}")
         text = "<br>".join(parts).replace("|", "\\|")
-        part = "R" if register.responder else "T" if register.transmit else "S"
-        access = register.access + f", {part}" * (register.sctp or register.transmit)
+        sends = "R" if register.responder else "T" * register.transmit
+        only = "S" * register.sctp + "P" * register.receive + sends
+        access = register.access + f", {only}" * bool(only)
         lines.append(f"| {register.address:#05x} | `{register.name}` | {access} | {text} |")
     return "\n".join([*lines, ""])
 

@@ -152,6 +152,12 @@ SENDERS = (
 )  # fmt: skip
 
 
+def receiving(config: RnicConfig) -> list[str]:
+    """Returns the LLPs over which the device receives."""
+    there = {"MPA": config.mpa, "SCTP": config.sctp}
+    return [llp for llp in LLPS if config.receive and there[llp]]
+
+
 def text(config: RnicConfig) -> str:
     """Returns ``tb_rnic.v``, which belongs beside ``rnic.v``."""
     steps = commands_of(config)
@@ -176,10 +182,11 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     packets = dict(packets_of(config))
     yield f"localparam WIDTH = {config.width};"
     widths = {port.name: port.width for port in ports(config)}
-    yield f"localparam ID_BITS = {widths['m_axi_awid']};"
+    yield f"localparam ID_BITS = {widths['m_axi_arid' if config.transmit else 'm_axi_awid']};"
     for part, there in (
         ("MPA", config.mpa),
         ("SCTP", config.sctp),
+        ("RECEIVE", config.receive),
         ("TRANSMIT", config.transmit),
     ):
         if there:
@@ -196,34 +203,44 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     yield f"localparam ENTRY_OCTETS = {OCTETS};"
     for field in FIELDS:
         # The text compares these fields alone only of completions that other devices never write.
-        others = {"kind": config.sctp or config.transmit, "status": config.sctp}
+        others = {
+            "kind": config.sctp or config.transmit, "status": config.owned,
+            **dict.fromkeys(("tagged", "length", "cookie"), config.receive),
+        }  # fmt: skip
         needed = others.get(field.name, True)
         if (name := f"ENTRY_{field.name.upper()}") in words and needed:
             yield f"localparam {name} = {8 * field.octet + field.bit};"
-    for kind in (Kind.CHUNK, Kind.CONTROL) * config.sctp + (Kind.SENT,) * config.transmit:
+    for kind in (Kind.CHUNK, Kind.CONTROL) * config.owned + (Kind.SENT,) * config.transmit:
         yield f"localparam [3:0] KIND_{kind.name} = 4'd{kind:d};"
-    yield "// Host memory, the region that the STag names, and the messages."
-    for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
-                        "REGION_TO": _REGION_TO}.items():  # fmt: skip
-        shown = value if name == "REGION_TO" else used(config, value)
-        yield f"localparam [63:0] {name} = 64'h{shown:016x};"
+    yield "// Host memory, and its rings of completions."
+    yield f"localparam [63:0] MEMORY = 64'h{used(config, _MEMORY):016x};"
+    yield f"localparam [63:0] RING = 64'h{used(config, _RING):016x};"
     yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS};"
     ring = ring_of(config)
     yield f"localparam RING_SIZE = {ring.size}, RINGS_OCTETS = {len(ring.octets)};"
-    for name, length in zip(("FIRST", "SECOND", "SEND"), _LENGTHS, strict=True):
-        yield f"localparam {name}_OCTETS = {length};"
-    for llp, (stream, tag, offsets, buffer) in LLPS.items():
-        if f"{llp}_SEND" in packets:
-            yield f"localparam [15:0] {llp}_STREAM = 16'd{stream};"
-            yield f"localparam [7:0] {llp}_TAG = 8'h{tag:02x};"
-            for name, address in (
-                ("FIRST", _REGION + offsets[0]),
-                ("SECOND", _REGION + offsets[1]),
-                ("BUFFER", buffer),
-            ):
-                yield f"localparam [63:0] {llp}_{name} = 64'h{used(config, address):016x};"
+    if config.receive:
+        yield from _received(config, packets)
     if config.transmit:
         yield from _sent(config)
+
+
+def _received(config: RnicConfig, packets: dict[str, bytes]) -> Iterator[str]:
+    """Yields the constants for a device that receives."""
+    yield "// The region that the STag names, and the messages."
+    yield f"localparam [63:0] REGION = 64'h{used(config, _REGION):016x};"
+    yield f"localparam [63:0] REGION_TO = 64'h{_REGION_TO:016x};"
+    for name, length in zip(("FIRST", "SECOND", "SEND"), _LENGTHS, strict=True):
+        yield f"localparam {name}_OCTETS = {length};"
+    for llp in receiving(config):
+        stream, tag, offsets, buffer = LLPS[llp]
+        yield f"localparam [15:0] {llp}_STREAM = 16'd{stream};"
+        yield f"localparam [7:0] {llp}_TAG = 8'h{tag:02x};"
+        for name, address in (
+            ("FIRST", _REGION + offsets[0]),
+            ("SECOND", _REGION + offsets[1]),
+            ("BUFFER", buffer),
+        ):
+            yield f"localparam [63:0] {llp}_{name} = 64'h{used(config, address):016x};"
     yield "// Packets, their first octet highest."
     longest = max(map(len, packets.values()))
     yield f"localparam LONGEST = {longest};"
@@ -272,16 +289,16 @@ def _sent(config: RnicConfig) -> Iterator[str]:
 
 def ring_of(config: RnicConfig) -> Ring:
     """Returns the rings of the completion queues: with SCTP, a second one for SCTP's owner."""
-    owner = config.completion_queues * config.sctp
-    return Ring(used(config, _RING), config.owner_entries.bit_length() if config.sctp else 4, owner)
+    owner = config.completion_queues * config.owned
+    size = config.owner_entries.bit_length() if config.owned else 4
+    return Ring(used(config, _RING), size, owner)
 
 
 def _values(config: RnicConfig) -> dict[str, int]:
     """Returns the 32-bit values to which registers are set, and with which they are compared."""
     values = {
         "ID_VALUE": regs.ID,
-        "STAG": _STAG,
-        "COOKIE_VALUE": _COOKIE,
+        **({"STAG": _STAG, "COOKIE_VALUE": _COOKIE} if config.receive else {}),
         "STATUS_EVENT": regs.pack("STATUS", event=1),
         "STATUS_IDLE": regs.pack("STATUS", idle=1),
         "ARM": regs.pack("CQ_DOORBELL", arm=1),
@@ -292,7 +309,7 @@ def _values(config: RnicConfig) -> dict[str, int]:
             "CAP_SENDS", messages=1, responses=config.responder, chunks=config.sctp,
             reads=READS * config.reader,
         )  # fmt: skip
-    if config.sctp:
+    if config.owned:
         values |= {
             "FUNCTION_ACCEPT": Function.ACCEPT,
             "ANSWER_TAKEN": regs.pack("SESSION_ANSWER", taken=1),
@@ -309,10 +326,11 @@ def bring_up(config: RnicConfig) -> Iterator[tuple[str, str, tuple[Any, ...], di
         whose = "SCTP's owner" if queue else "messages"
         yield f"a completion queue for {whose}", "set_cq", (address, ring.size), {"queue": queue}
     region = {"pd": _DOMAIN, "to": _REGION_TO, "length": _REGION_OCTETS, "address": _REGION}
-    yield "a region that the peer may write to", "set_stag", (_STAG, Access.REMOTE_WRITE), region
-    for llp, (stream, _, _, buffer) in LLPS.items():
-        if not (config.mpa if llp == "MPA" else config.sctp):
-            continue
+    if config.receive:
+        what = "a region that the peer may write to"
+        yield what, "set_stag", (_STAG, Access.REMOTE_WRITE), region
+    for llp in receiving(config):
+        stream, _, _, buffer = LLPS[llp]
         if llp == "SCTP":
             (move,) = insert({}, load.KEY, config.associations)
             association = {"first": stream, "count": 1}
@@ -326,8 +344,9 @@ def bring_up(config: RnicConfig) -> Iterator[tuple[str, str, tuple[Any, ...], di
                 yield "its session", "tell_session", (stream, function, load.TSN - 1), {}
     if config.transmit:
         sender = SENDERS[0]
-        if not config.mpa:
-            yield "a stream that sends", "set_stream", (sender.stream,), {"pd": _DOMAIN}
+        if "MPA" not in receiving(config):
+            options = {"pd": _DOMAIN, **({} if config.receive else {"cq": None})}
+            yield "a stream that sends", "set_stream", (sender.stream,), options
         yield "the segments that a stream sends", "set_mulpdu", (sender.stream, _MULPDU), {}
         if config.mpa:
             options = {"sequence": sender.sequence, "crc": True}
@@ -350,7 +369,8 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             address=_REGION,
         ),
     }  # fmt: skip
-    for llp, (stream, _, _, buffer) in LLPS.items():
+    for llp in receiving(config):
+        stream, _, _, buffer = LLPS[llp]
         steps[f"{llp}_STREAM"] = (
             *commands.set_stream(stream, pd=_DOMAIN, crc=True),
             *commands.open_queue(stream, 0),
@@ -359,7 +379,7 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
                 slot=stream,
             ),
         )  # fmt: skip
-    if config.sctp:
+    if config.owned:
         stream = LLPS["SCTP"][0]
         (move,) = insert({}, load.KEY, config.associations)
         steps["ASSOCIATION"] = commands.set_association(move, first=stream, count=1)
@@ -375,8 +395,10 @@ def commands_of(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
             stream = sender.stream
             steps[f"SENDER_{number}"] = (
                 *(
-                    commands.set_stream(stream, pd=_DOMAIN, crc=True)
-                    if number > 1 or not config.mpa
+                    commands.set_stream(
+                        stream, pd=_DOMAIN, crc=True, cq=0 if config.receive else None
+                    )
+                    if number > 1 or "MPA" not in receiving(config)
                     else ()
                 ),
                 *commands.set_mulpdu(stream, _MULPDU),
@@ -414,12 +436,12 @@ def _lines(steps: Sequence[Write | Wait]) -> Iterator[str]:
 
 def packets_of(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
     """Yields the input packets by name: FPDUs for MPA, Ethernet frames for SCTP."""
-    names = "WRITE_1", "WRITE_2", "SEND"
-    if config.mpa:
+    names, llps = ("WRITE_1", "WRITE_2", "SEND"), receiving(config)
+    if "MPA" in llps:
         sender = MpaSender()
         for name, segment in zip(names, _segments("MPA"), strict=True):
             yield f"MPA_{name}", sender.send(segment)
-    if config.sctp:
+    if "SCTP" in llps:
         accept = struct.pack(">H", Function.ACCEPT)
         yield "SCTP_ACCEPT", load.frame((load.chunk(0, Ppid.CONTROL, accept),)).octets
         for ssn, (name, segment) in enumerate(zip(names, _segments("SCTP"), strict=True), 1):

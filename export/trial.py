@@ -79,7 +79,7 @@ def run(config: RnicConfig) -> Trial:
     simulator = Simulator(bench.top)
     simulator.add_clock(1e-6)
     simulator.add_testbench(bench.watch, background=True)
-    for prefix in ("m_axi", "m_axi_cq"):
+    for prefix in (*["m_axi"] * config.receive, "m_axi_cq"):
         simulator.add_testbench(bench.writes(prefix), background=True)
     if config.transmit:
         simulator.add_testbench(bench.reads, background=True)
@@ -188,16 +188,17 @@ class _Bench:
         return "m_axis_t" if self.config.mpa else "m_axis_eth_t"
 
     async def host(self, ctx: Any) -> None:
-        self._set(ctx, m_axis_exc_tready=1)
+        if self.config.receive:
+            self._set(ctx, m_axis_exc_tready=1)
         if self.config.transmit:
             self._set(ctx, **{f"{self._leaving}ready": 1})
         await self._read(ctx, "ID")
-        await self._give(ctx, "RING", "REGION")
-        packets = dict(testbench.packets_of(self.config))
-        if self.config.mpa:
+        await self._give(ctx, "RING", *["REGION"] * self.config.receive)
+        packets, llps = dict(testbench.packets_of(self.config)), testbench.receiving(self.config)
+        if "MPA" in llps:
             await self._give(ctx, "MPA_STREAM")
             await self._receive(ctx, "MPA", packets)
-        if self.config.sctp:
+        if "SCTP" in llps:
             await self._give(ctx, "ASSOCIATION", "SCTP_STREAM", "FORGET", "INITIATE")
             await self._packet(ctx, "SCTP", packets["SCTP_ACCEPT"])
             await self._receive(ctx, "SCTP", packets)

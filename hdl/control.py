@@ -135,6 +135,10 @@ class Control(wiring.Component):
     stags, streams, pages : Out(table_write)
     stag_index : Out(range(stags)), stag_entry : In(StagEntry)
         Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
+    queues : Out(queue_host(config))
+        Settings and state of the completion queues.
+    completed, idle : In(1)
+    irq : Out(1)
     queue : Out(stream.Signature(QueueState(), always_ready=True))
     post : Out(stream.Signature(Post(config), always_ready=True))
     clear : Out(stream.Signature(16)), cleared : In(1)
@@ -143,15 +147,12 @@ class Control(wiring.Component):
     hold : Out(1), held : In(1)
         Requests, and acknowledges, a pause of the datapath in which ``queue`` may be written.
     events : In(stream.Signature(ErrorEvent(config)))
-    queues : Out(queue_host(config))
-        Settings and state of the completion queues.
     issued, retired : In(16)
         Placements that were sent to the bus, and those that it has finished, modulo 2^16.
-    tally : In(Tally()), completed, exception_dropped : In(1)
-    idle : In(1)
-    irq : Out(1)
+    tally : In(Tally()), exception_dropped : In(1)
+        These, from ``queue`` on, in a device that receives only.
     sctp : Out(sctp_control(config))
-        The blocks of SCTP; with SCTP only.
+        The blocks of SCTP; in a device that receives over SCTP only.
     send : Out(send_control(config))
         The Data Source; in a device that sends only.
     """
@@ -165,6 +166,19 @@ class Control(wiring.Component):
             "pages": Out(table_write(PageEntry(), config.pages)),
             "stag_index": Out(range(config.stags)),
             "stag_entry": In(StagEntry(config.stags)),
+            "queues": Out(queue_host(config)),
+            "completed": In(1),
+            "idle": In(1),
+            "irq": Out(1),
+            **(self._receiving(config) if config.receive else {}),
+            **({"sctp": Out(sctp_control(config))} if config.owned else {}),
+            **({"send": Out(send_control(config))} if config.transmit else {}),
+        })
+
+    @staticmethod
+    def _receiving(config):
+        """Returns the members of a device that receives."""
+        return {
             "queue": Out(stream.Signature(QueueState(), always_ready=True)),
             "post": Out(stream.Signature(Post(config), always_ready=True)),
             "clear": Out(stream.Signature(16)),
@@ -172,45 +186,63 @@ class Control(wiring.Component):
             "hold": Out(1),
             "held": In(1),
             "events": In(stream.Signature(ErrorEvent(config))),
-            "queues": Out(queue_host(config)),
             "issued": In(16),
             "retired": In(16),
             "tally": In(Tally()),
-            "completed": In(1),
             "exception_dropped": In(1),
-            "idle": In(1),
-            "irq": Out(1),
-            **({"sctp": Out(sctp_control(config))} if config.sctp else {}),
-            **({"send": Out(send_control(config))} if config.transmit else {}),
-        })
+        }
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.registers = registers = Registers(
-            sctp=self.config.sctp, transmit=self.config.transmit, responder=self.config.responder)
+        m.submodules.registers = registers = Registers(self.config)
         wiring.connect(m, wiring.flipped(self.bus), registers.bus)
         revoking = self._revoke(m, registers)
-        uncleared = self._set_up(m, registers)
-        self._queues(m, registers)
+        commit = self._set_up(m, registers)
         rung = self._fence(m, registers)
         waiting = self._deliver(m, registers, rung["CQ_DOORBELL"])
-        self._count(m, registers)
-        event = self.events.payload
+        event = clearing = uncleared = C(0, 1)
+        if self.config.receive:
+            event, clearing = self.events.valid, self.clear.valid
+            uncleared = self._clear(m, registers, commit)
+            self._receive(m, registers, commit)
         m.d.comb += [
             registers.id.eq(regs.ID),
             registers.version.eq(regs.VERSION),
             registers.cap_width.eq(self.config.width),
             registers.cap_stags.eq(self.config.stags),
             registers.cap_streams.eq(self.config.streams),
-            registers.cap_buffer.eq(self.config.buffer_octets),
             registers.cap_pages.eq(self.config.pages),
-            registers.cap_queue.eq(self.config.queue_depth),
-            registers.cap_buffers.eq(self.config.buffers),
             registers.cap_cqs.eq(self.config.completion_queues),
             registers.cap_doorbells.eq(regs.PAGES),
             registers.status.eq(
-                Cat(self.events.valid, self.idle, waiting, revoking, self.queues.failed.any(),
-                    self.clear.valid, uncleared)),
+                Cat(event, self.idle, waiting, revoking, self.queues.failed.any(), clearing,
+                    uncleared)),
+        ]
+        if self.config.sctp:
+            m.d.comb += [
+                registers.cap_associations.eq(self.config.associations),
+                registers.cap_mpa.eq(self.config.mpa),
+            ]
+        if self.config.owned:
+            self._sctp(m, registers)
+        if self.config.transmit:
+            self._send(m, registers, rung["SEND_DOORBELL"])
+        mask = registers.irq_mask
+        m.d.sync += self.irq.eq((event & ~mask[0]) | (waiting & ~mask[2]))
+        return m
+
+    def _receive(self, m, registers, commit):
+        """Connects what only a device that receives has, but SCTP. ``commit``: a stream begins."""
+        self._queues(m, registers)
+        self._count(m, registers)
+        event, bind, stream_cq = self.events.payload, self.queues.bind, registers.stream_cq
+        # The host writes a number long before the command that uses it.
+        has = Signal()
+        m.d.sync += has.eq(stream_cq[:8] < self.config.completion_queues)
+        m.d.comb += [
+            registers.cap_buffer.eq(self.config.buffer_octets),
+            registers.cap_queue.eq(self.config.queue_depth),
+            registers.cap_buffers.eq(self.config.buffers),
             self.events.ready.eq(registers.event_pop),
             registers.event_code.eq(Cat(event.code, event.type)),
             registers.event_stream.eq(event.stream),
@@ -218,14 +250,12 @@ class Control(wiring.Component):
             registers.event_sequence.eq(event.sequence),
             *(getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
               for k in range(HEADER_WORDS)),
+            # A stream with a queue that does not exist gets a number that names none.
+            bind.valid.eq(commit),
+            bind.payload.stream.eq(registers.stream_index),
+            bind.payload.queue.eq(Mux(has, stream_cq[:8], queues_of(self.config) - 1)),
+            bind.payload.silent.eq(stream_cq[8]),
         ]
-        if self.config.sctp:
-            self._sctp(m, registers)
-        if self.config.transmit:
-            self._send(m, registers, rung["SEND_DOORBELL"])
-        mask = registers.irq_mask
-        m.d.sync += self.irq.eq((self.events.valid & ~mask[0]) | (waiting & ~mask[2]))
-        return m
 
     def _known(self, index):
         """Returns whether the device has a stream of this number."""
@@ -240,16 +270,13 @@ class Control(wiring.Component):
     def _set_up(self, m, registers):
         """Connects the tables that the host writes without further steps: streams and pages.
 
-        Returns whether the last STREAM_COMMIT left its stream in error.
+        Returns whether an entry of a stream is written that exists.
         """
         setting, page = self.streams.payload, self.pages.payload
-        commit, known, uncleared = Signal(), Signal(), Signal()
+        commit, known = Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
-        m.d.comb += commit.eq(registers.stream_commit & known)
-        with m.If(commit | self.clear.ready):
-            m.d.sync += [self.clear.valid.eq(commit), uncleared.eq(~commit & ~self.cleared)]
         m.d.comb += [
-            self.clear.payload.eq(registers.stream_index),
+            commit.eq(registers.stream_commit & known),
             self.streams.valid.eq(commit | (registers.revoke_stream & known)),
             setting.index.eq(registers.stream_index),
             Cat(setting.entry.enable, setting.entry.llp).eq(
@@ -260,12 +287,33 @@ class Control(wiring.Component):
             page.entry.valid.eq(1),
             page.entry.address.eq(self._address(registers, "page_addr") >> 12),
         ]
+        return commit
+
+    def _clear(self, m, registers, commit):
+        """Connects the clearing of a stream's error state, which begins with ``commit``.
+
+        Returns whether the last STREAM_COMMIT left its stream in error.
+        """
+        uncleared = Signal()
+        with m.If(commit | self.clear.ready):
+            m.d.sync += [self.clear.valid.eq(commit), uncleared.eq(~commit & ~self.cleared)]
+        m.d.comb += self.clear.payload.eq(registers.stream_index)
         return uncleared
+
+    def _waits(self):
+        """Returns whether a command waits until another block has taken it."""
+        config = self.config
+        sending = (*_SENDING, *(_SENDING_SCTP if config.senders else ()),
+                   *(_READING if config.reader else ()))
+        return Cat(
+            (self.clear.valid, self.hold) if config.receive else (),
+            self.sctp.command.valid if config.owned else (),
+            (getattr(self.send, name).valid for name in sending) if config.transmit else (),
+        ).any()
 
     def _revoke(self, m, registers):
         """Connects STag writes, revocations and the fence; returns whether one is in progress."""
         m.submodules.sweep = sweep = Sweep(self.config.stags)
-        m.submodules.fence = fence = Fence(settle=SETTLE)
         write, entry = self.stags.payload, self.stags.payload.entry
         # A command waits while the sweep writes, and a second sweep waits for the first.
         commit, revoke, sweeping, wanted = Signal(), Signal(), Signal(), Signal()
@@ -289,19 +337,11 @@ class Control(wiring.Component):
         m.d.comb += [
             # Until a command was carried out, no register is written: the next write could change
             # the command's parameters, or be the next command.
-            registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
-                self.sctp.command.valid if self.config.sctp else 0) | (
-                Cat(getattr(self.send, name).valid for name in (
-                    *_SENDING, *(_SENDING_SCTP if self.config.senders else ()),
-                    *(_READING if self.config.reader else ()))).any()
-                if self.config.transmit else 0)),
+            registers.hold.eq(commit | revoke | wanted | self._waits()),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
             sweep.stream.eq(registers.stream_index),
-            fence.start.eq(fences),
-            fence.issued.eq(self.issued),
-            fence.retired.eq(self.retired),
             self.stags.valid.eq(commit | revoke | sweep.revoke.valid),
             write.index.eq(Mux(sweep.revoke.valid, sweep.revoke.payload, registers.stag_index)),
             entry.tag.eq(registers.stag_index >> (self.config.stags.bit_length() - 1)),
@@ -309,11 +349,19 @@ class Control(wiring.Component):
         ]
         with m.If(revoke | sweep.revoke.valid):
             m.d.comb += entry.valid.eq(0)
-        reading = C(0)
+        placing = reading = C(0)
+        if self.config.receive:
+            m.submodules.fence = fence = Fence(settle=SETTLE)
+            m.d.comb += [
+                fence.start.eq(fences),
+                fence.issued.eq(self.issued),
+                fence.retired.eq(self.retired),
+            ]
+            placing = fence.busy
         if self.config.transmit:
             m.d.comb += self.send.fence.eq(fences)
             reading = self.send.fencing
-        return revoke | wanted | sweep.busy | sweeping | fences | fence.busy | reading
+        return revoke | wanted | sweep.busy | sweeping | fences | placing | reading
 
     def _entry(self, registers):
         """Yields the name of each field of an STag's entry, and its value in the registers."""
@@ -370,7 +418,7 @@ class Control(wiring.Component):
                 (registers.send_ring_commit | registers.send_page_commit)
                 & self._known(registers.send_stream),
                 registers.send_stream, ring[25:])),
-            ("CQ_DOORBELL", word[16:24], config.completion_queues + config.sctp, (
+            ("CQ_DOORBELL", word[16:24], config.completion_queues + config.owned, (
                 registers.cq_commit & self._has_queue(registers.cq_index),
                 registers.cq_index, registers.cq_enable[8:])),
         )):
@@ -387,7 +435,7 @@ class Control(wiring.Component):
             ]
             rung[name] = registers.page_rings[bit] & fence.allows
             kept = kept | rung[name]
-        ignored = Signal(32, init=(1 << 32) - 1 if config.full_counters else 0)
+        ignored = Signal(32, init=self._init)
         stray = registers.page_strays | (registers.page_rings.any() & ~kept)
         m.d.sync += ignored.eq(ignored + stray)
         # A write has its page from its first cycle on, and the next one begins after this one was
@@ -406,7 +454,7 @@ class Control(wiring.Component):
 
     def _has_queue(self, index):
         """Returns whether the device has a completion queue of this number."""
-        return index < self.config.completion_queues + self.config.sctp
+        return index < self.config.completion_queues + self.config.owned
 
     def _deliver(self, m, registers, paged):
         """Connects the completion queues; returns whether one of them interrupts the host.
@@ -415,23 +463,14 @@ class Control(wiring.Component):
         """
         config, host = self.config, self.queues
         m.submodules.moderation = moderation = InterruptModeration(config)
-        queue, stream_cq = registers.cq_index, registers.stream_cq
-        doorbell = Signal(32)
+        queue, doorbell = registers.cq_index, Signal(32)
         m.d.comb += doorbell.eq(Mux(paged, registers.word, registers.cq_doorbell))
         # The host writes an index long before the command that uses it.
-        exists, has = Signal(), Signal()
-        m.d.sync += [
-            exists.eq(self._has_queue(queue)),
-            has.eq(stream_cq[:8] < config.completion_queues),
-        ]
-        settings, bind, rung = host.settings, host.bind, host.doorbell
+        exists = Signal()
+        m.d.sync += exists.eq(self._has_queue(queue))
+        settings, rung = host.settings, host.doorbell
         entry, waits = settings.payload.entry, moderation.settings.payload.entry
         m.d.comb += [
-            # A stream with a queue that does not exist gets a number that names none.
-            bind.valid.eq(registers.stream_commit & self._known(registers.stream_index)),
-            bind.payload.stream.eq(registers.stream_index),
-            bind.payload.queue.eq(Mux(has, stream_cq[:8], queues_of(config) - 1)),
-            bind.payload.silent.eq(stream_cq[8]),
             settings.valid.eq(registers.cq_commit & exists),
             settings.payload.index.eq(queue),
             entry.enable.eq(registers.cq_enable[0]),
@@ -459,14 +498,21 @@ class Control(wiring.Component):
             rung.payload.queue.eq(doorbell[16:24]),
             rung.payload.arm.eq(doorbell[31]),
         ]
+        delivered = Signal(32, init=self._init)
+        m.d.sync += delivered.eq(delivered + delayed(m, 1, self.completed, "completed"))
+        m.d.comb += registers.delivered.eq(delivered)
         return moderation.pending.any()
 
+    @property
+    def _init(self):
+        """The value with which counters begin."""
+        return (1 << 32) - 1 if self.config.full_counters else 0
+
     def _count(self, m, registers):
-        """Connects the counters to their registers."""
+        """Connects the counters of received segments to their registers."""
         m.submodules.counters = counters = Counters(full=self.config.full_counters)
         m.d.comb += [
             counters.tally.eq(self.tally),
-            counters.completed.eq(self.completed),
             counters.exception_dropped.eq(self.exception_dropped),
             counters.hold.eq(registers.octets_read),
             registers.placed_segments.eq(counters.placed),
@@ -476,7 +522,6 @@ class Control(wiring.Component):
             registers.errors.eq(counters.errors),
             registers.dropped.eq(counters.dropped),
             registers.digest_errors.eq(counters.digest),
-            registers.delivered.eq(counters.delivered),
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
@@ -660,10 +705,8 @@ class Control(wiring.Component):
         command, busy = sctp.command, Signal()
         answer = Signal(Answer())
         m.d.comb += [
-            registers.cap_associations.eq(config.associations),
             registers.cap_owner.eq(config.owner_entries),
             registers.cap_window.eq(config.window),
-            registers.cap_mpa.eq(config.mpa),
             # The registers stay while the table is written word by word: the host's next access
             # takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
@@ -706,6 +749,6 @@ class Control(wiring.Component):
             ("chunks_outside", tally.outside),
             ("chunks_refused", tally.refused),
         ):
-            counter = Signal(32, name=name, init=m.submodules.counters.init)
+            counter = Signal(32, name=name, init=self._init)
             m.d.sync += counter.eq(counter + event)
             m.d.comb += getattr(registers, name).eq(counter)

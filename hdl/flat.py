@@ -21,16 +21,18 @@ __all__ = ["FlatRnic", "to_verilog"]
 class FlatRnic(wiring.Component):
     """Wraps :class:`Rnic` in flat AXI names, for other tools' flows.
 
-    ``s_axis_eth_*`` takes Ethernet frames without FCS, with SCTP only: ``tuser`` marks the frame
-    damaged, on its last beat.
+    ``m_axi_cq_*`` writes the completion queues, with ``awcache`` of :data:`.bus.axi.AWCACHE`.
+    ``s_axil_*`` reaches the registers.
+
+    A device that receives has more ports: ``s_axis_eth_*`` takes Ethernet frames without FCS, with
+    SCTP only: ``tuser`` marks the frame damaged, on its last beat.
     ``s_axis_*`` takes packets, with MPA only: ``tid`` is the stream, ``tuser[31:0]`` the LLP
     sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
     damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full except on the
     last beat.
-    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion queues, both with ``awcache`` of
-    :data:`.bus.axi.AWCACHE`. ``s_axil_*`` reaches the registers. ``m_axis_exc_*`` is the exception
-    stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
-    Error Type and Error Code.
+    ``m_axi_aw*``, ``m_axi_w*`` and ``m_axi_b*`` write host memory, with the same ``awcache``.
+    ``m_axis_exc_*`` is the exception stream: ``tuser[31:0]`` is the FPDU's sequence number,
+    ``tuser[43:32]`` the reason, which is Error Type and Error Code.
 
     A device that sends has more ports: ``m_axi_ar*`` and ``m_axi_r*`` read host memory. AXI4 has
     one width for all IDs of an interface, so AWID is as wide as ARID, and always 0;
@@ -72,27 +74,24 @@ class FlatRnic(wiring.Component):
         }
         frame = {"tdata": width, "tkeep": octets, "tlast": 1}
         axis = {**frame, "tid": 16}
+        sent = {**axis, "tuser": 32 + SentRecord().size}
         ids = exact_log2(2 * config.outstanding) if config.transmit else 1
         return {
             **{
                 name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
-                for name, flow in {
-                    **(channel("s_axis_", In, {**axis, "tuser": 33}) if config.mpa else {}),
-                    **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
-                    **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
-                       if config.sctp else {}),
-                    **{
-                        name: flow
-                        for prefix, has in (("m_axis_", config.mpa), ("m_axis_eth_", config.sctp))
-                        if has and config.transmit
-                        for name, flow in channel(
-                            prefix, Out, {**axis, "tuser": 32 + SentRecord().size}).items()
-                    },
-                }.items()
+                for prefix, has, direction, signals in (
+                    ("s_axis_", config.receive and config.mpa, In, {**axis, "tuser": 33}),
+                    ("m_axis_exc_", config.receive, Out, {**axis, "tuser": 44}),
+                    ("s_axis_eth_", config.owned, In, {**frame, "tuser": 1}),
+                    ("m_axis_", config.transmit and config.mpa, Out, sent),
+                    ("m_axis_eth_", config.transmit and config.sctp, Out, sent),
+                )
+                if has
+                for name, flow in channel(prefix, direction, signals).items()
             },
             **{
                 name: flow
-                for prefix, bits in (("m_axi_", ids), ("m_axi_cq_", 1))
+                for prefix, bits in (("m_axi_", ids), ("m_axi_cq_", 1))[not config.receive:]
                 for name, flow in {
                     **channel(f"{prefix}aw", Out, {**address, "id": bits}),
                     **channel(
@@ -116,8 +115,7 @@ class FlatRnic(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.rnic = rnic = Rnic(self.config)
-        octets = self.config.octets
-        exception = rnic.exceptions.payload
+        octets, receive = self.config.octets, self.config.receive
 
         def count(keep):
             """Returns how many octets of a beat are valid, from its ``tkeep``."""
@@ -132,7 +130,7 @@ class FlatRnic(wiring.Component):
             return Cat(
                 (eights > k // 8) | ((eights == k // 8) & (rest > k % 8)) for k in range(octets))
 
-        if self.config.sctp:
+        if self.config.owned:
             frame = rnic.frames.payload
             m.d.comb += [
                 rnic.frames.valid.eq(self.s_axis_eth_tvalid),
@@ -142,7 +140,7 @@ class FlatRnic(wiring.Component):
                 frame.count.eq(count(self.s_axis_eth_tkeep)),
                 frame.error.eq(self.s_axis_eth_tuser),
             ]
-        if self.config.mpa:
+        if receive and self.config.mpa:
             packet = rnic.packets.payload
             m.d.comb += [
                 rnic.packets.valid.eq(self.s_axis_tvalid),
@@ -154,18 +152,23 @@ class FlatRnic(wiring.Component):
                 packet.stream.eq(self.s_axis_tid),
                 packet.sequence.eq(self.s_axis_tuser[:32]),
             ]
+        if receive:
+            exception = rnic.exceptions.payload
+            m.d.comb += [
+                self.m_axis_exc_tvalid.eq(rnic.exceptions.valid),
+                rnic.exceptions.ready.eq(self.m_axis_exc_tready),
+                self.m_axis_exc_tdata.eq(exception.beat.data),
+                self.m_axis_exc_tlast.eq(exception.beat.last),
+                self.m_axis_exc_tkeep.eq(keep(exception.beat.count)),
+                self.m_axis_exc_tid.eq(exception.stream),
+                self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
+            ]
         m.d.comb += [
-            self.m_axis_exc_tvalid.eq(rnic.exceptions.valid),
-            rnic.exceptions.ready.eq(self.m_axis_exc_tready),
-            self.m_axis_exc_tdata.eq(exception.beat.data),
-            self.m_axis_exc_tlast.eq(exception.beat.last),
-            self.m_axis_exc_tkeep.eq(keep(exception.beat.count)),
-            self.m_axis_exc_tid.eq(exception.stream),
-            self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
             # Full beats, incrementing, unprivileged, secure, data.
             *(
                 getattr(self, f"{prefix}{name}").eq(value)
-                for prefix in ("m_axi_aw", "m_axi_cq_aw", *["m_axi_ar"] * self.config.transmit)
+                for prefix in (
+                    *["m_axi_aw"] * receive, "m_axi_cq_aw", *["m_axi_ar"] * self.config.transmit)
                 for name, value in (
                     ("size", octets.bit_length() - 1), ("burst", 1), ("cache", AWCACHE),
                 )
@@ -177,9 +180,8 @@ class FlatRnic(wiring.Component):
         for prefix, channel, outward in (
             *((("m_axi_ar", rnic.reads.ar, True), ("m_axi_r", rnic.reads.r, False))
               if self.config.transmit else ()),
-            ("m_axi_aw", rnic.bus.aw, True),
-            ("m_axi_w", rnic.bus.w, True),
-            ("m_axi_b", rnic.bus.b, False),
+            *((("m_axi_aw", rnic.bus.aw, True), ("m_axi_w", rnic.bus.w, True),
+               ("m_axi_b", rnic.bus.b, False)) if receive else ()),
             ("m_axi_cq_aw", rnic.completions.aw, True),
             ("m_axi_cq_w", rnic.completions.w, True),
             ("m_axi_cq_b", rnic.completions.b, False),

@@ -1,6 +1,6 @@
-"""Assembles the RNIC: the receive datapath for DDP segments over MPA, over SCTP, or both.
+"""Assembles the RNIC: it receives DDP segments, sends them, or both, over MPA, over SCTP, or both.
 
-Over MPA::
+With ``RnicConfig.receive``, over MPA::
 
     s_axis ─ Intake ─ Walker ┬ Store ──────────► packet buffer ──────────┐
                              ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐      ▼
@@ -11,9 +11,10 @@ Over MPA::
 With ``RnicConfig.transmit``, work requests leave as FPDUs::
 
     RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
-    ▲ m_axi                              ▲ m_axi       └► Delivery ─ m_axi_cq
+    ▲ m_axi                              ▲ m_axi       └► CompletionQueues ─ m_axi_cq
 
-Over MPA, Read Responses are compared with the Reads that were sent::
+A device that receives has its CompletionQueues in Delivery. If it receives and sends over MPA, it
+compares Read Responses with the Reads that were sent::
 
     DataSource ─ ResponseCheck ► Commit        Delivery ─ DeliveredReads ┬ completions
                                                           DataSource ◄───┘
@@ -42,6 +43,7 @@ from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.leaving import SentBeat
+from .ddp.queues import CompletionQueues
 from .ddp.records import RecordFilter
 from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
@@ -77,7 +79,8 @@ __all__ = ["Rnic"]
 
 
 class Rnic(wiring.Component):
-    """Receives packets, checks their DDP segments, places these and reports the messages.
+    """Receives packets, checks their DDP segments, places these and reports the messages; or sends
+    messages that the host posts; or both.
 
     ``packets`` brings whole FPDUs. A segment that passes every check of RFC 5041 section 7.1 is
     written to host memory, after its digest was found good. Once the bus has responded for every
@@ -97,13 +100,13 @@ class Rnic(wiring.Component):
     Members
     -------
     frames : In(stream.Signature(Beat(width)))
-        With SCTP only: Ethernet frames without FCS.
+        In a device that receives over SCTP only: Ethernet frames without FCS.
     packets : In(stream.Signature(LlpBeat(width)))
-        With MPA only: packets of whole FPDUs.
-    bus : Out(AxiWrite(width))
+        In a device that receives over MPA only: packets of whole FPDUs.
+    bus : Out(AxiWrite(width)), exceptions : Out(stream.Signature(ExceptionBeat(width)))
+        In a device that receives only.
     completions : Out(AxiWrite(width))
     control : In(AxiLite(12))
-    exceptions : Out(stream.Signature(ExceptionBeat(width)))
     irq : Out(1)
         High while an error event or completions wait that are not masked.
     reads : Out(AxiRead(width, 2 * outstanding))
@@ -119,13 +122,15 @@ class Rnic(wiring.Component):
             raise TypeError(f"Rnic configuration must be an RnicConfig, not {config!r}")
         self.config = config
         super().__init__({
-            **({"packets": In(stream.Signature(LlpBeat(config.width)))} if config.mpa else {}),
-            "bus": Out(AxiWrite(config.width)),
             "completions": Out(AxiWrite(config.width)),
             "control": In(AxiLite(regs.ADDRESS_BITS)),
-            "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
             "irq": Out(1),
-            **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
+            **({
+                **({"packets": In(stream.Signature(LlpBeat(config.width)))} if config.mpa else {}),
+                **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
+                "bus": Out(AxiWrite(config.width)),
+                "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
+            } if config.receive else {}),
             **({
                 "reads": Out(AxiRead(config.width, 2 * config.outstanding)),
                 **({"fpdus": Out(stream.Signature(SentBeat(config.width)))} if config.mpa else {}),
@@ -136,6 +141,37 @@ class Rnic(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        self._tables(m)
+        if self.config.receive:
+            self._receive(m)
+        else:
+            m.submodules.queues = queues = CompletionQueues(self.config)
+            wiring.connect(m, queues.bus, wiring.flipped(self.completions))
+        self._control(m)
+        if self.config.receive:
+            self._control_receiving(m)
+        if self.config.owned:
+            self._control_sctp(m)
+        if self.config.transmit:
+            self._send(m)
+        if self.config.responder:
+            self._respond(m)
+        self._idle(m)
+        return m
+
+    def _tables(self, m):
+        """Adds the tables, which received and sent segments share."""
+        config = self.config
+        m.submodules.streams = Table(
+            StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
+            lookups=config.receive * (1 + config.mpa) + config.transmit)
+        m.submodules.stags = StagTable(
+            config.stags, lookups=1 + config.receive + config.transmit)
+        m.submodules.pages = Table(
+            PageEntry(), config.pages, live="valid", lookups=config.receive + config.transmit)
+
+    def _receive(self, m):
+        """Adds the blocks for received segments, from the ports to Delivery."""
         if self.config.mpa:
             self._receive_mpa(m)
         if self.config.sctp:
@@ -147,13 +183,6 @@ class Rnic(wiring.Component):
         self._deliver(m)
         if self.config.sctp:
             self._report_sctp(m)
-        self._control(m)
-        if self.config.transmit:
-            self._send(m)
-        if self.config.responder:
-            self._respond(m)
-        self._idle(m)
-        return m
 
     def _receive_mpa(self, m):
         """Adds MPA: packets to segments, and to verdicts on them."""
@@ -220,17 +249,14 @@ class Rnic(wiring.Component):
             m.d.comb += admission.left.eq(commit.item_done)
 
     def _check(self, m):
-        """Adds the header parser, the checks and their tables, in parallel with Commit."""
+        """Adds the header parser and the checks, in parallel with Commit."""
         config, commit = self.config, m.submodules.commit
+        streams, stags = m.submodules.streams, m.submodules.stags
         m.submodules.parser = parser = HeaderParser()
-        m.submodules.streams = streams = Table(
-            StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
-            lookups=1 + config.mpa + config.transmit)
-        m.submodules.stags = stags = StagTable(config.stags, lookups=2 + config.transmit)
         m.submodules.tagged = tagged = TaggedCheck(config.stags)
         m.submodules.untagged = untagged = UntaggedCheck(config, unordered=config.sctp)
         if config.mpa:
-            # The settings of MPA are an entry of the same table.
+            # The settings of MPA are in the entry of the stream, too.
             intake = m.submodules.intake
             m.d.comb += [
                 streams.index[0].eq(intake.stream),
@@ -281,8 +307,7 @@ class Rnic(wiring.Component):
         m.submodules.markers = markers = MarkerCut(
             config, marked=config.mpa, sources=sources, unordered=config.sctp)
         m.submodules.cut = cut = PageCut(config, Placement(config, sources=sources))
-        m.submodules.pages = pages = Table(
-            PageEntry(), config.pages, live="valid", lookups=1 + config.transmit)
+        pages = m.submodules.pages
         m.submodules.dma = dma = PlacementDma(config, sources=sources)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
         wiring.connect(m, commit.moves, markers.i)
@@ -357,47 +382,59 @@ class Rnic(wiring.Component):
 
     def _control(self, m):
         """Adds the registers: they write the tables, and read states, events and counters."""
-        commit, delivery = m.submodules.commit, m.submodules.delivery
-        streams, stags, untagged = (
-            m.submodules.streams, m.submodules.stags, m.submodules.untagged)
+        receive, stags, completing = self.config.receive, m.submodules.stags, self._completing(m)
         m.submodules.control = control = Control(self.config)
         wiring.connect(m, wiring.flipped(self.control), control.bus)
-        wiring.connect(m, control.streams, streams.write)
+        wiring.connect(m, control.streams, m.submodules.streams.write)
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.pages, m.submodules.pages.write)
+        wiring.connect(m, control.queues, completing.host)
+        m.d.comb += [
+            stags.index[receive].eq(control.stag_index),
+            control.stag_entry.eq(stags.entry[receive]),
+            control.completed.eq(completing.delivered),
+            self.irq.eq(control.irq),
+        ]
+
+    def _completing(self, m):
+        """Returns the block that writes completions."""
+        return m.submodules.delivery if self.config.receive else m.submodules.queues
+
+    def _control_receiving(self, m):
+        """Connects the registers with the blocks for received segments."""
+        control, untagged = m.submodules.control, m.submodules.untagged
+        commit, delivery = m.submodules.commit, m.submodules.delivery
         wiring.connect(m, control.queue, untagged.state)
         if not self.config.responder:
             wiring.connect(m, control.post, untagged.post)
         wiring.connect(m, control.clear, commit.clear)
         wiring.connect(m, commit.events, control.events)
-        wiring.connect(m, control.queues, delivery.host)
         m.d.comb += [
-            stags.index[1].eq(control.stag_index),
-            control.stag_entry.eq(stags.entry[1]),
             *([] if self.config.responder else [commit.hold.eq(control.hold)]),
             control.held.eq(commit.held),
             control.cleared.eq(commit.cleared.valid),
             control.retired.eq(delivery.retired),
             control.issued.eq(commit.issued),
             control.tally.eq(commit.tally),
-            control.completed.eq(delivery.delivered),
             control.exception_dropped.eq(m.submodules.exceptions.dropped),
-            self.irq.eq(control.irq),
         ]
-        if self.config.sctp:
-            host, admission, reports = (
-                control.sctp, m.submodules.admission, m.submodules.reports)
-            wiring.connect(m, host.associations, m.submodules.receiver.write)
-            wiring.connect(m, host.command, admission.command)
-            wiring.connect(m, admission.answer, host.answer)
-            m.d.comb += [
-                reports.state.valid.eq(control.queue.valid),
-                reports.state.payload.eq(control.queue.payload),
-                admission.look.eq(host.look),
-                host.next.eq(admission.next),
-                host.waiting.eq(admission.waiting),
-                host.tally.eq(commit.item_tally),
-            ]
+
+    def _control_sctp(self, m):
+        """Connects the registers with the blocks for items of SCTP."""
+        control, admission, reports = (
+            m.submodules.control, m.submodules.admission, m.submodules.reports)
+        host = control.sctp
+        wiring.connect(m, host.associations, m.submodules.receiver.write)
+        wiring.connect(m, host.command, admission.command)
+        wiring.connect(m, admission.answer, host.answer)
+        m.d.comb += [
+            reports.state.valid.eq(control.queue.valid),
+            reports.state.payload.eq(control.queue.payload),
+            admission.look.eq(host.look),
+            host.next.eq(admission.next),
+            host.waiting.eq(admission.waiting),
+            host.tally.eq(m.submodules.commit.item_tally),
+        ]
 
     def _send(self, m):
         """Adds the Data Source, which shares the tables with the checks of received segments."""
@@ -406,7 +443,7 @@ class Rnic(wiring.Component):
         m.submodules.source = source = DataSource(self.config)
         wiring.connect(m, source.bus, wiring.flipped(self.reads))
         self._frame(m, source)
-        wiring.connect(m, source.completions, m.submodules.delivery.sent)
+        wiring.connect(m, source.completions, self._completing(m).sent)
         for name in ("set", "opens", "limits", "ring", "bind", "doorbell", "mulpdus", "msns",
                      "released", "repeat"):
             wiring.connect(m, getattr(control.send, name), getattr(source, name))
@@ -509,35 +546,40 @@ class Rnic(wiring.Component):
     def _idle(self, m):
         """Reports to the registers whether any data is still under way."""
         config, control = self.config, m.submodules.control
-        commit, delivery = m.submodules.commit, m.submodules.delivery
-        markers, cut, dma = m.submodules.markers, m.submodules.cut, m.submodules.dma
-        # ``receiving`` and ``commit.busy`` see new input in the same cycle; the other blocks are
-        # placed far apart, so their status is registered first.
-        receiving = C(0)
-        if config.mpa:
-            receiving = (m.submodules.intake.busy | m.submodules.walker.busy
-                         | ~m.submodules.credits.idle)
-        if config.sctp:
-            receiving = (receiving | self.frames.valid | m.submodules.receiver.busy
-                         | m.submodules.admission.busy | m.submodules.reports.busy)
-        moving = Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
-        recording = m.submodules.records.busy if config.mpa else C(0)
+        # ``now`` sees new input in the same cycle; the other blocks are placed far apart, so their
+        # status is registered first.
+        now, moving = C(0), [self._completing(m).busy]
+        if config.receive:
+            now, moving = self._receiving(m)
         if config.transmit:
-            receiving = receiving | m.submodules.source.busy
+            now = now | m.submodules.source.busy
         if config.reader:
-            receiving = receiving | m.submodules.reads.busy
+            now = now | m.submodules.reads.busy
         if config.responder:
-            receiving = (receiving | m.submodules.requests.busy | m.submodules.poster.busy
-                         | m.submodules.posts.busy)
+            now = (now | m.submodules.requests.busy | m.submodules.poster.busy
+                   | m.submodules.posts.busy)
         busy = Signal()
-        m.d.sync += [
-            busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
-                moving, recording, delivery.busy, delivery.failed.valid,
-                m.submodules.exceptions.o.valid), "moving").any()),
-        ]
+        m.d.sync += busy.eq(now | delayed(m, 1, Cat(moving), "moving").any())
         # Longer than anything is on its way between two blocks.
         m.submodules.quiet = quiet = Quiet(15)
         m.d.comb += [
             quiet.busy.eq(busy),
             control.idle.eq(quiet.o),
+        ]
+
+    def _receiving(self, m):
+        """Returns whether something is being received, and the other blocks where it may be."""
+        config, delivery = self.config, m.submodules.delivery
+        markers, cut, dma = m.submodules.markers, m.submodules.cut, m.submodules.dma
+        now = C(0)
+        if config.mpa:
+            now = (m.submodules.intake.busy | m.submodules.walker.busy
+                   | ~m.submodules.credits.idle)
+        if config.sctp:
+            now = (now | self.frames.valid | m.submodules.receiver.busy
+                   | m.submodules.admission.busy | m.submodules.reports.busy)
+        return now | m.submodules.commit.busy, [
+            markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle,
+            m.submodules.records.busy if config.mpa else C(0), delivery.busy,
+            delivery.failed.valid, m.submodules.exceptions.o.valid,
         ]

@@ -18,6 +18,7 @@ from ddp_rnic.cli.app import app
 from ddp_rnic.flow.netlist import new_cell
 from ddp_rnic.hdl.spec import board as spec
 from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import RnicConfig
 from litex.tools.remote.csr_builder import CSRBuilder
 from typer.testing import CliRunner
 
@@ -295,7 +296,7 @@ def test_registers_are_described_at_their_addresses():
     board = BOARDS["ecpix5"]
     told = json.loads(as_json(board))
     at = {(each["window"], each["name"]): each["address"] for each in told["registers"]}
-    receiving = regs.registers_of(sctp=True, transmit=False, responder=False)
+    receiving = regs.registers_of(RnicConfig(sctp=True))
     assert len(at) == len(receiving) + len(spec.REGISTERS)
     assert at["RNIC", "STATUS"] == 0x20000 + regs.address("STATUS")
     assert at["BOARD", "STATUS"] == spec.address("STATUS") == 0x1018
@@ -320,8 +321,7 @@ def test_litex_reads_the_registers(board, tmp_path):
     assert (bus.csr_data_width, bus.csr_bus_address_width) == (32, 32)
     assert bus.constants.config_clock_frequency == board.clock
 
-    device = {("rnic", each.name): each for each in regs.registers_of(
-        sctp=board.config.sctp, transmit=False, responder=False)}
+    device = {("rnic", each.name): each for each in regs.registers_of(board.config)}
     device |= {("board", each.name): each for each in (
         *spec.REGISTERS, *(spec.TCP_REGISTERS if board.connections else ()))}
     assert set(bus.regs.d) == {"_".join(each).lower() for each in device}

@@ -40,7 +40,9 @@ def test_a_file_and_settings_have_the_same_names_and_the_settings_win(tmp_path: 
 def test_every_parameter_has_a_range_that_its_values_keep(each: Parameter) -> None:
     value = each.next_to(each.default)
     assert value != each.default and type(value) is type(each.default)
-    needs = {"mpa": ["sctp=true"], "responder": ["transmit=true"]}.get(each.name, [])
+    needs = {
+        "mpa": ["sctp=true"], "receive": ["transmit=true"], "responder": ["transmit=true"],
+    }.get(each.name, [])  # fmt: skip
     chosen = configured(None, [*needs, f"{each.name}={str(value).lower()}"])
     assert getattr(chosen, each.name) == value
     for wrong in ("0.5", "''", "-1"):
@@ -69,6 +71,12 @@ def test_the_parameters_are_those_of_the_gateware_with_their_meaning() -> None:
         (["width=true"], "width must be one of 64, 128, 256, 512, not True"),
         (["streams"], "--set must be NAME=VALUE, as streams=128, not 'streams'"),
         (["responder=true"], "responder needs transmit: Read Responses are sent"),
+        (["receive=false"], "receive or transmit must be True"),
+        (["receive=0"], "receive must be true or false, not 0"),
+        (
+            ["receive=false", "transmit=true", "responder=true"],
+            "responder needs receive: Read Requests are received",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(settings: list[str], sentence: str) -> None:

@@ -58,7 +58,8 @@ def registers(source: str) -> Iterator[str]:
         access = each.access
         if module_name.endswith("regs"):
             sends = "answers" if each.responder else "sends"
-            access += ", SCTP" * each.sctp + f", {sends}" * each.transmit
+            access += ", SCTP" * each.sctp + ", receives" * each.receive
+            access += f", {sends}" * each.transmit
         yield f"| `{each.address:#05x}` | {shown} | {access} | {cell(each.doc)} |"
     for each in found:
         if not each.fields:

@@ -27,6 +27,7 @@ SMALL = RnicConfig(streams=16, stags=32, pages=32, buffers=32, queue_depth=8)
 SENDS = RnicConfig(streams=16, stags=32, pages=32, buffers=32, transmit=True, responder=True)
 SCTP = RnicConfig(streams=16, stags=32, mpa=False, sctp=True, associations=4, window=4)
 ALL = RnicConfig(transmit=True, responder=True, sctp=True)
+ONLY = RnicConfig(streams=16, stags=32, pages=32, receive=False, transmit=True)
 
 record = cache(trial.run)
 
@@ -102,7 +103,7 @@ def test_it_needs_no_other_file(page: Any) -> None:
         assert f"@media ({media}" in text or f"@media {media}" in text
 
 
-@pytest.mark.parametrize("config", [SMALL, SENDS, SCTP, ALL])
+@pytest.mark.parametrize("config", [SMALL, SENDS, SCTP, ALL, ONLY])
 def test_the_diagram_has_blocks_and_ports_of_the_gateware(config: RnicConfig) -> None:
     inside = {name for _, name, *_ in Fragment.get(Rnic(config), None).subfragments}
     outside = {name for name in FlatRnic.ports(config)}
@@ -111,12 +112,12 @@ def test_the_diagram_has_blocks_and_ports_of_the_gateware(config: RnicConfig) ->
         there = block in drawing.blocks(config)
         if block.column in (0, 6):
             assert there == any(
-                port == block.name or re.match(rf"{block.name}_(t|aw)", port) for port in outside
+                port == block.name or re.match(rf"{block.name}_(t|aw|ar)", port) for port in outside
             )
         else:
             assert there == (block.name in inside), block.name
         assert there == (f">{block.label}</text>" in svg)
-    places = [(block.column, block.row) for block in drawing.BLOCKS]
+    places = [(block.column, block.row) for block in drawing.blocks(config)]
     assert len({*places}) == len(places)
 
 
@@ -174,7 +175,7 @@ def steps(config: RnicConfig) -> list[Write | Wait]:
     return [step for each in datasheet.calls(config) for step in each.steps]
 
 
-@pytest.mark.parametrize("config", [SMALL, ALL])
+@pytest.mark.parametrize("config", [SMALL, ALL, ONLY])
 def test_the_sequence_in_python_gives_the_steps(config: RnicConfig) -> None:
     done: list[Any] = []
     waits = [each for each in steps(config) if isinstance(each, Wait)]
@@ -193,7 +194,7 @@ def test_the_sequence_in_python_gives_the_steps(config: RnicConfig) -> None:
     ]
 
 
-@pytest.mark.parametrize("config", [SMALL, ALL])
+@pytest.mark.parametrize("config", [SMALL, ALL, ONLY])
 def test_the_sequence_in_c_gives_the_steps(config: RnicConfig, tmp_path: Path) -> None:
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:

@@ -16,8 +16,11 @@ from ddp_rnic.export.tests.test_verilog import simulate
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 SENDS = RnicConfig(transmit=True)
-CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True), SENDS]
-IDS = ["mpa", "sctp", "transmit"]
+CONFIGS = [
+    RnicConfig(), RnicConfig(width=512, sctp=True), SENDS,
+    RnicConfig(receive=False, transmit=True, sctp=True),
+]  # fmt: skip
+IDS = ["mpa", "sctp", "transmit", "only sends"]
 
 
 def hollow(config: RnicConfig) -> str:

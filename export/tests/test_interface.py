@@ -9,8 +9,11 @@ from ddp_rnic.export.interface import Port, buses, ports
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines.verilator import verilog
 
-CONFIGS = [RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True)]
-IDS = ["mpa", "sctp", "transmit"]
+CONFIGS = [
+    RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True),
+    RnicConfig(receive=False, transmit=True),
+]  # fmt: skip
+IDS = ["mpa", "sctp", "transmit", "only sends"]
 
 
 def declared(text: str) -> set[Port]:
@@ -36,10 +39,17 @@ def test_each_port_is_of_one_bus_but_clock_reset_and_interrupt(config: RnicConfi
 
 
 def test_there_is_a_bus_for_frames_with_sctp_only_and_one_for_fpdus_where_it_sends() -> None:
-    mpa, sctp, transmit = ([bus.name for bus in buses(config)] for config in CONFIGS)
+    mpa, sctp, transmit, only = ([bus.name for bus in buses(config)] for config in CONFIGS)
     assert mpa == ["s_axis", "m_axis_exc", "m_axi", "m_axi_cq", "s_axil"]
     assert set(sctp) - set(mpa) == {"s_axis_eth"}
     assert set(transmit) - set(mpa) == {"m_axis"}
+    assert only == ["m_axis", "m_axi", "m_axi_cq", "s_axil"]
+
+
+def test_a_device_that_only_sends_has_no_port_that_writes_payload() -> None:
+    found = {bus.name: bus for bus in buses(RnicConfig(receive=False, transmit=True))}
+    assert {name[:2] for name in found["m_axi"].ports} == {"AR", "RD", "RI", "RL", "RR", "RV"}
+    assert "AWCACHE" not in found["m_axi"].doc and "AWCACHE" in found["m_axi_cq"].doc
 
 
 @pytest.mark.parametrize("outstanding", [8, 256])

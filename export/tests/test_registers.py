@@ -14,12 +14,15 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from systemrdl import RDLCompiler
 from systemrdl.node import FieldNode, RegNode
 
-CONFIGS = [RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True)]
-IDS = ["mpa", "sctp", "transmit"]
+CONFIGS = [
+    RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True),
+    RnicConfig(receive=False, transmit=True),
+]  # fmt: skip
+IDS = ["mpa", "sctp", "transmit", "only sends"]
 
 
 def expected(config: RnicConfig) -> list[regs.Register]:
-    return regs.registers_of(sctp=config.sctp, transmit=config.transmit, responder=config.responder)
+    return regs.registers_of(config)
 
 
 def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:
@@ -121,6 +124,10 @@ def test_the_header_has_only_registers_of_the_device(tmp_path: Path) -> None:
     doorbell = ["RNIC_SEND_DOORBELL == 0x284"]
     assert compile_header(CONFIGS[2], tmp_path, doorbell, *flags)
     assert not compile_header(CONFIGS[0], tmp_path, doorbell, *flags)
+    assert compile_header(CONFIGS[3], tmp_path, doorbell, *flags)
+    event = ["RNIC_EVENT_POP == 0xe4"]
+    assert compile_header(CONFIGS[0], tmp_path, event, *flags)
+    assert not compile_header(CONFIGS[3], tmp_path, event, *flags)
 
 
 def test_the_page_of_the_project_is_that_of_its_registers() -> None:
@@ -130,13 +137,14 @@ def test_the_page_of_the_project_is_that_of_its_registers() -> None:
     rows = [line for line in kept.splitlines() if line.startswith("| 0x")]
     assert len(rows) == len(regs.REGISTERS)
     assert all(row.count(" | ") == 3 for row in rows)
-    assert (
-        page(RnicConfig())
-        == "\n".join(
-            line for line in kept.splitlines() if not any(f", {part} | " in line for part in "STR")
-        )
-        + "\n"
-    )
+    for config, others in (
+        (RnicConfig(), "STR"),
+        (RnicConfig(transmit=True), "SR"),
+        (RnicConfig(sctp=True, transmit=True, receive=False), "PR"),
+    ):
+        others_only = re.compile(rf", \w*[{others}]\w* \| ")
+        lines = [line for line in kept.splitlines() if not others_only.search(line)]
+        assert page(config) == "\n".join([*lines, ""])
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=IDS)

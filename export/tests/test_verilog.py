@@ -29,6 +29,8 @@ CONFIGS = {
     "64 that answers Reads": RnicConfig(transmit=True, responder=True),
     "64 with SCTP that answers Reads": RnicConfig(sctp=True, transmit=True, responder=True),
     "64 that sends over SCTP alone": RnicConfig(sctp=True, transmit=True, mpa=False),
+    "64 that only sends": RnicConfig(receive=False, transmit=True),
+    "64 that only sends over SCTP": RnicConfig(receive=False, sctp=True, transmit=True, mpa=False),
     "512": RnicConfig(width=512),
     "512 with SCTP": RnicConfig(width=512, sctp=True),
     "512 that sends": RnicConfig(width=512, transmit=True),
@@ -101,8 +103,12 @@ def simulate(folder: Path, top: str, *files: str) -> list[str]:
     return [line for line in printed if not line.startswith("- ")]
 
 
-#: What Icarus runs each time: each language, each LLP, and sending.
-USUAL = [("64", "2005"), ("64 with SCTP", "2012"), ("64 that sends", "2005")]
+#: What Icarus runs each time: each language, each LLP, and each combination of switches.
+USUAL = [
+    ("64", "2005"), ("64 with SCTP", "2012"), ("64 that sends", "2005"),
+    ("64 that answers Reads", "2012"), ("64 that only sends", "2005"),
+    ("64 that only sends over SCTP", "2012"),
+]  # fmt: skip
 
 
 @needs_icarus
@@ -122,7 +128,7 @@ def test_icarus_passes_the_testbench_in_both_languages(folder: Path, standard: s
     assert icarus(folder, standard) == ["PASS"]
 
 
-@exports()  # Icarus runs the testbench, and Verilator checks its text below.
+@exports("64 that only sends")  # Icarus runs the others, and Verilator checks their text below.
 def test_verilator_passes_the_testbench(folder: Path) -> None:
     assert simulate(folder, "tb_rnic", "rnic.vlt", "tb_rnic.v", "rnic.v") == ["PASS"]
 
@@ -203,7 +209,7 @@ def test_a_wrong_octet_of_the_model_or_of_memory_fails(
     assert "PASS" not in printed and any("octet of an FPDU" in line for line in printed)
 
 
-@exports("64 with SCTP", "64 that sends")
+@exports("64 with SCTP", "64 that sends", "64 that answers Reads", "64 that only sends over SCTP")
 def test_verilator_has_only_warnings_that_are_waived_with_a_reason(folder: Path) -> None:
     """Warnings of the testbench are checked where it is built."""
     assert verilator(folder, "--lint-only", "rnic.vlt", "rnic.v") == ""
@@ -221,7 +227,7 @@ def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
-@exports("64 with SCTP", "64 that sends")
+@exports("64 with SCTP", "64 that sends", "64 that only sends")
 def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
     driver = Driver()
     driver.addStandardArgs()
@@ -262,7 +268,37 @@ def test_every_access_of_memory_says_that_it_is_not_bufferable() -> None:
         ("64", []),
         ("64 with SCTP", []),
         ("64 that sends", [("m_axi_ar", "4'h2")]),
+        ("64 that only sends", [("m_axi_ar", "4'h2")]),
     ):
         text = verilog(CONFIGS[name])
         assigned = re.findall(r"^  assign (\w+)cache = (.*);$", text, re.MULTILINE)
-        assert sorted(assigned) == [*reads, *writes]
+        assert sorted(assigned) == [*reads, *writes[not CONFIGS[name].receive :]]
+
+
+#: Modules of a device, by the switch without which it does not have them. Each is named after the
+#: path of its instance.
+PARTS = {
+    "receive": (
+        "intake", "walker", "crc", "judge", "commit", "parser", "tagged", "untagged", "buffers",
+        "markers", "cut", "dma", "exceptions", "delivery", "records", "control.counters",
+        "control.fence", "queues.room.bindings", "queues.room.errors", "queues.overruns",
+    ),
+    "transmit": ("source", "framer", "control.send_fence"),
+    "responder": ("requests", "poster", "posts"),
+    "reader": ("reads", "responses"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["64", "64 that sends", "64 that answers Reads", "64 that only sends"]
+)
+def test_a_part_is_there_only_with_its_switch(name: str) -> None:
+    config = CONFIGS[name]
+    there = {
+        each.removeprefix("delivery.")
+        for each in re.findall(r"^module \\?rnic\.rnic\.(\S+)", verilog(config), re.MULTILINE)
+    }
+    for switch, parts in PARTS.items():
+        found = {part: part in there for part in parts}
+        assert found == dict.fromkeys(parts, getattr(config, switch)), switch
+    assert {"streams", "stags", "pages", "control"} < there

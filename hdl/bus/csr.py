@@ -23,8 +23,7 @@ class Registers(wiring.Component):
 
     Parameters
     ----------
-    sctp, transmit, responder : bool
-        True adds the registers of SCTP, of a device that sends, or of one that answers RDMA Reads.
+    config : RnicConfig
 
     Members
     -------
@@ -32,11 +31,11 @@ class Registers(wiring.Component):
     hold : In(1)
         While high, no write begins, so that registers keep their values.
     octets_read : Out(1)
-        High for one cycle when PLACED_OCTETS_LO is read.
+        In a device that receives only: high for one cycle when PLACED_OCTETS_LO is read.
     rings : Out(1)
         High for one cycle when CQ_DOORBELL has been written.
     send_rings, send_releases : Out(1)
-        With ``transmit`` only: the same of SEND_DOORBELL and SEND_RELEASED.
+        In a device that sends only: the same of SEND_DOORBELL and SEND_RELEASED.
     page : Out(5)
         Page of the write that is being decoded. Without a doorbell page it is 0.
     word : Out(32)
@@ -48,13 +47,14 @@ class Registers(wiring.Component):
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
-    def __init__(self, *, sctp=False, transmit=False, responder=False):
-        self.registers = regs.registers_of(sctp=sctp, transmit=transmit, responder=responder)
+    def __init__(self, config):
+        self.config, self.registers = config, regs.registers_of(config)
         members = {
-            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1),
-            "rings": Out(1), "page": Out(regs.PAGE_BITS), "word": Out(32),
+            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "rings": Out(1),
+            "page": Out(regs.PAGE_BITS), "word": Out(32),
             "page_rings": Out(len(regs.DOORBELLS)), "page_strays": Out(1),
-            **({"send_rings": Out(1), "send_releases": Out(1)} if transmit else {})}
+            **({"octets_read": Out(1)} if config.receive else {}),
+            **({"send_rings": Out(1), "send_releases": Out(1)} if config.transmit else {})}
         for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
@@ -86,7 +86,7 @@ class Registers(wiring.Component):
             *(port.eq(writing & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
         ]
-        if "send_rings" in self.signature.members:
+        if self.config.transmit:
             m.d.sync += [
                 self.send_rings.eq(writing & write_hit[self._place("SEND_DOORBELL")]),
                 self.send_releases.eq(writing & write_hit[self._place("SEND_RELEASED")]),
@@ -171,7 +171,8 @@ class Registers(wiring.Component):
                 bus.r.payload.data.eq(any_of(groups)),
                 bus.r.payload.resp.eq(Mux(found | paged, Response.OKAY, Response.DECERR)),
             ]
-        m.d.comb += self.octets_read.eq(step[1] & read_hit[self._place("PLACED_OCTETS_LO")])
+        if self.config.receive:
+            m.d.comb += self.octets_read.eq(step[1] & read_hit[self._place("PLACED_OCTETS_LO")])
 
     def _place(self, name):
         """Returns the position of a register among the hits."""

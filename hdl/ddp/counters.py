@@ -1,4 +1,4 @@
-"""Counts segments, octets, completions and drops, for the registers."""
+"""Counts segments, octets and drops, for the registers."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -10,7 +10,7 @@ __all__ = ["Counters"]
 
 
 class Counters(wiring.Component):
-    """Counts segments, octets, completions and drops; every counter wraps.
+    """Counts segments, octets and drops; every counter wraps.
 
     Latency: 2 cycles, 3 for the upper half of the octets. Throughput: one segment per cycle.
     Reset: 0, or all bits set with ``full``. Errors: none.
@@ -23,11 +23,11 @@ class Counters(wiring.Component):
     Members
     -------
     tally : In(Tally)
-    completed, exception_dropped : In(1)
+    exception_dropped : In(1)
     hold : In(1)
         Copies the upper half of the octets to ``octets_high``, in the cycle after the next.
-    placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
-        Counters of segments, of completions (``delivered``) and of dropped exception packets.
+    placed, exceptions, errors, dropped, digest, exceptions_dropped : Out(32)
+        Counters of segments and of dropped exception packets.
     octets_low, octets_high : Out(32)
         Octets placed: the lower half, and the upper half as last copied.
     """
@@ -37,7 +37,6 @@ class Counters(wiring.Component):
         super().__init__(
             {
                 "tally": In(Tally()),
-                "completed": In(1),
                 "exception_dropped": In(1),
                 "hold": In(1),
                 **{
@@ -48,7 +47,6 @@ class Counters(wiring.Component):
                         "errors",
                         "dropped",
                         "digest",
-                        "delivered",
                         "exceptions_dropped",
                         "octets_low",
                         "octets_high",
@@ -59,12 +57,11 @@ class Counters(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        tally, completed, dropped = Signal(Tally()), Signal(), Signal()
+        tally, dropped = Signal(Tally()), Signal()
         carry, held = Signal(), Signal()
         high = Signal(32, init=self.init)
         m.d.sync += [
             tally.eq(self.tally),
-            completed.eq(self.completed),
             dropped.eq(self.exception_dropped),
         ]
         for counter, event in (
@@ -73,7 +70,6 @@ class Counters(wiring.Component):
             (self.errors, tally.error),
             (self.dropped, tally.dropped),
             (self.digest, tally.digest),
-            (self.delivered, completed),
             (self.exceptions_dropped, dropped),
         ):
             m.d.sync += counter.eq(counter + event)

@@ -296,12 +296,12 @@ class CompletionQueues(wiring.Component):
     Members
     -------
     i : In(stream.Signature(CompletionEntry()))
-        ``phase`` is filled in here.
+        In a device that receives only. ``phase`` is filled in here.
     bus : Out(AxiWrite(width))
     clear : In(stream.Signature(16, always_ready=True))
-        A stream that restarts; not in the cycle after another one.
+        In a device that receives only: a stream that restarts; not in the cycle after another one.
     overran : Out(stream.Signature(16))
-        A stream that has overrun its queue.
+        In a device that receives only: a stream that has overrun its queue.
     host : In(queue_host(config))
     taken : In(1), owner_room : Out(1)
         With ``owned`` only: ``taken`` and ``room`` of :class:`OwnerRoom`.
@@ -316,10 +316,12 @@ class CompletionQueues(wiring.Component):
     def __init__(self, config, *, owned=False):
         self.config, self.owned = config, owned
         super().__init__({
-            "i": In(stream.Signature(CompletionEntry())),
             "bus": Out(AxiWrite(config.width)),
-            "clear": In(stream.Signature(16, always_ready=True)),
-            "overran": Out(stream.Signature(16)),
+            **({
+                "i": In(stream.Signature(CompletionEntry())),
+                "clear": In(stream.Signature(16, always_ready=True)),
+                "overran": Out(stream.Signature(16)),
+            } if config.receive else {}),
             "host": In(queue_host(config)),
             **({"taken": In(1), "owner_room": Out(1)} if owned else {}),
             **({"sent": In(sent_host(config))} if config.transmit else {}),
@@ -336,47 +338,29 @@ class CompletionQueues(wiring.Component):
         m.submodules.writer = writer = EntryWriter(config)
         m.submodules.answers = answers = Answers(config)
         m.submodules.restart = restart = Restart(queues_of(config))
-        # A stream overruns once until it is cleared.
-        m.submodules.overruns = overruns = Store(16, depth=max(4, config.streams))
-        m.submodules.overrun = overrun = Stage(16)
         for source, sink in (
             (entries.o, writer.entries), (room.o, slots.i), (slots.o, writer.slots),
-            (writer.begun, answers.begun), (overruns.o, overrun.i),
-            (overrun.o, wiring.flipped(self.overran)),
-            (wiring.flipped(host.bind), room.bind), (wiring.flipped(host.settings), room.settings),
+            (writer.begun, answers.begun), (wiring.flipped(host.settings), room.settings),
             (wiring.flipped(host.doorbell), room.doorbell),
         ):
             wiring.connect(m, source, sink)
 
-        # A completion waits in ``entries`` while its slot is found. A stream that restarts takes
-        # the turn of a completion.
-        entry, asked = self.i.payload, room.i.payload
-        go, takes, sends = Signal(), Signal(), Signal()
-        clears = delayed(m, 1, self.clear.valid, "clears")
-        cleared = delayed(m, 1, self.clear.payload, "cleared")
-        m.d.sync += go.eq((entries.level < QUEUE - 2) & ~self.clear.valid & ~restart.zero.valid)
+        # A completion waits in ``entries`` while its slot is found.
+        go, takes, sends, clears = Signal(), Signal(), Signal(), Signal()
+        clearing = self.clear.valid if config.receive else 0
+        m.d.sync += go.eq((entries.level < QUEUE - 2) & ~clearing & ~restart.zero.valid)
         m.d.comb += [
-            self.i.ready.eq(go & ~sends),
-            takes.eq(self.i.valid & self.i.ready),
             entries.i.valid.eq(takes | sends),
-            entries.i.payload.eq(entry),
             room.i.valid.eq(takes | sends | clears),
-            asked.stream.eq(Mux(clears, cleared, entry.stream)),
-            asked.clear.eq(clears),
-            asked.tagged.eq(entry.tagged),
-            asked.direct.eq((entry.kind != Kind.MESSAGE) if self.owned else 0),
-            asked.queue.eq(config.completion_queues),
             room.stopped.eq(restart.stopped | answers.failed),
         ]
+        if config.receive:
+            self._received(m, go, takes, sends, clears, room)
         if config.transmit:
             self._sent(m, go, sends, room)
 
-        # Registers keep the decision near the tables that it changes.
+        # A register keeps the decision near the tables that it changes.
         issued = delayed(m, 1, room.issued, "issued")
-        m.d.sync += [
-            overruns.i.valid.eq(room.overran.valid),
-            overruns.i.payload.eq(room.overran.payload),
-        ]
 
         # A queue restarts in all tables in the same cycle.
         m.d.comb += [
@@ -391,8 +375,8 @@ class CompletionQueues(wiring.Component):
             self.delivered.eq(answers.delivered),
             *(port.eq(look) for port, look in zip(answers.look, host.look, strict=True)),
             *(found.eq(port) for found, port in zip(host.found, answers.found, strict=True)),
-            self.busy.eq(self.i.valid | entries.level.any() | ~writer.idle
-                         | self.overran.valid | restart.stopped.any()),
+            self.busy.eq(entries.level.any() | ~writer.idle | restart.stopped.any()
+                         | (self.i.valid | self.overran.valid if config.receive else 0)),
         ]
         for one in (room.zero, answers.zero):
             m.d.comb += [one.valid.eq(restart.zero.valid), one.payload.eq(restart.zero.payload)]
@@ -407,12 +391,40 @@ class CompletionQueues(wiring.Component):
             m.d.comb += [
                 owner.taken.eq(self.taken),
                 owner.recorded.eq(takes & (
-                    (entry.kind == Kind.CHUNK) | (entry.kind == Kind.PACKET))),
+                    (self.i.payload.kind == Kind.CHUNK) | (self.i.payload.kind == Kind.PACKET))),
                 owner.issued.eq(issued & (delayed(m, 1, room.queue, "queue") == owned)),
                 owner.stopped.eq(room.stopped[owned]),
                 self.owner_room.eq(owner.room),
             ]
         return m
+
+    def _received(self, m, go, takes, sends, clears, room):
+        """Takes completions of received messages, and reports streams without room."""
+        config, entry, asked = self.config, self.i.payload, room.i.payload
+        # A stream overruns once until it is cleared.
+        m.submodules.overruns = overruns = Store(16, depth=max(4, config.streams))
+        m.submodules.overrun = overrun = Stage(16)
+        wiring.connect(m, overruns.o, overrun.i)
+        wiring.connect(m, overrun.o, wiring.flipped(self.overran))
+        wiring.connect(m, wiring.flipped(self.host.bind), room.bind)
+        # A stream that restarts takes the turn of a completion.
+        cleared = delayed(m, 1, self.clear.payload, "cleared")
+        m.d.comb += [
+            self.i.ready.eq(go & ~sends),
+            takes.eq(self.i.valid & self.i.ready),
+            clears.eq(delayed(m, 1, self.clear.valid, "clears")),
+            m.submodules.entries.i.payload.eq(entry),
+            asked.stream.eq(Mux(clears, cleared, entry.stream)),
+            asked.clear.eq(clears),
+            asked.tagged.eq(entry.tagged),
+            asked.direct.eq((entry.kind != Kind.MESSAGE) if self.owned else 0),
+            asked.queue.eq(config.completion_queues),
+        ]
+        # Registers keep the decision near the tables that it changes.
+        m.d.sync += [
+            overruns.i.valid.eq(room.overran.valid),
+            overruns.i.payload.eq(room.overran.payload),
+        ]
 
     def _sent(self, m, go, sends, room):
         """Takes completions of sent messages, and answers whether their queues had room."""

@@ -73,6 +73,7 @@ def queue_host(config):
     Members
     -------
     bind : Out(stream.Signature(Binding(config), always_ready=True))
+        In a device that receives only.
     settings : Out(table_write(QueueSettings(config), queues))
         Restarts the queue.
     doorbell : Out(stream.Signature(Doorbell(config), always_ready=True))
@@ -83,7 +84,8 @@ def queue_host(config):
     """
     queues = queues_of(config)
     return wiring.Signature({
-        "bind": Out(stream.Signature(Binding(config), always_ready=True)),
+        **({"bind": Out(stream.Signature(Binding(config), always_ready=True))}
+           if config.receive else {}),
         "settings": Out(table_write(QueueSettings(config), queues)),
         "doorbell": Out(stream.Signature(Doorbell(config), always_ready=True)),
         "look": Out(range(queues)).array(2),
@@ -148,7 +150,8 @@ class QueueRoom(wiring.Component):
         stream  lookup ─ its queue ─ lookup ───── settings, consumer ──── decision
         stream           lookup ───────────────────────────────────────── overrun before?
 
-    A consumer index outside the entries that the queue holds leaves no room.
+    A consumer index outside the entries that the queue holds leaves no room. In a device that only
+    sends, every completion is ``direct``, and the tables of streams are left out.
 
     Latency: ``LATENCY`` cycles; ``o`` is combinational from registers. Throughput: one completion,
     or one ``clear``, per cycle. Reset: the tables stay. Errors: reported on ``overran``.
@@ -164,8 +167,9 @@ class QueueRoom(wiring.Component):
     o : Out(stream.Signature(EntrySlot(config), always_ready=True))
         One for each completion.
     overran : Out(stream.Signature(16, always_ready=True))
-        A stream's first completion without room.
+        In a device that receives only: a stream's first completion without room.
     bind : In(stream.Signature(Binding(config), always_ready=True))
+        In a device that receives only.
     settings : In(table_write(QueueSettings(config), queues))
     doorbell : In(stream.Signature(Doorbell(config), always_ready=True))
     zero : In(stream.Signature(range(queues)))
@@ -184,8 +188,10 @@ class QueueRoom(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(Asked(config), always_ready=True)),
             "o": Out(stream.Signature(EntrySlot(config), always_ready=True)),
-            "overran": Out(stream.Signature(16, always_ready=True)),
-            "bind": In(stream.Signature(Binding(config), always_ready=True)),
+            **({
+                "overran": Out(stream.Signature(16, always_ready=True)),
+                "bind": In(stream.Signature(Binding(config), always_ready=True)),
+            } if config.receive else {}),
             "settings": In(table_write(QueueSettings(config), queues)),
             "doorbell": In(stream.Signature(Doorbell(config), always_ready=True)),
             "zero": In(stream.Signature(range(queues))),
@@ -197,21 +203,14 @@ class QueueRoom(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config, queues = self.config, self.queues
-        owned = data.StructLayout({"queue": range(queues), "silent": 1})
-        m.submodules.bindings = bindings = ForwardedTable(owned, config.streams)
         m.submodules.settings = settings = Table(QueueSettings(config), queues, live="enable")
         m.submodules.consumers = consumers = ForwardedTable(unsigned(16), queues)
         m.submodules.counts = counts = CountTable(queues)
-        m.submodules.errors = errors = ErrorState(config.streams)
         wiring.connect(m, wiring.flipped(self.settings), settings.write)
-        bound, rung = bindings.write, consumers.write
+        rung = consumers.write
         # The host rings no doorbell of a queue that restarts.
         rings = self.doorbell.valid
         m.d.comb += [
-            bound.valid.eq(self.bind.valid),
-            bound.payload.address.eq(self.bind.payload.stream),
-            bound.payload.data.queue.eq(self.bind.payload.queue),
-            bound.payload.data.silent.eq(self.bind.payload.silent),
             rung.valid.eq(rings | self.zero.valid),
             rung.payload.address.eq(Mux(
                 rings, self.doorbell.payload.queue, self.zero.payload)),
@@ -226,29 +225,23 @@ class QueueRoom(wiring.Component):
         came_2 = delayed(m, 1, came_1, "came_1")
         valid = Signal(self.LATENCY)
         queue = Signal(range(queues))
-        silent = Signal()
         m.d.comb += [
-            bindings.address[0].eq(self.i.payload.stream),
-            queue.eq(Mux(came_2.direct, came_2.queue, bindings.data[0].queue)),
+            queue.eq(came_2.queue),
             settings.index[0].eq(queue),
             consumers.address[0].eq(queue),
             counts.index.eq(queue),
-            errors.index.eq(came_2.stream),
         ]
         # Stops are looked at together with the count, which is set to 0 when a stop ends.
         queue_3 = delayed(m, 1, queue, "queue_2")
         stopped = delayed(m, 2, self.stopped.bit_select(queue_3, 1), "stopped")
-        m.d.sync += [
-            valid.eq(Cat(self.i.valid, valid)),
-            silent.eq(bindings.data[0].silent & came_2.tagged & ~came_2.direct),
-        ]
+        m.d.sync += valid.eq(Cat(self.i.valid, valid))
 
         # The answers with and without the entry before it are both computed: whether that one is
         # written is known no earlier than they are.
         entry = delayed(m, 1, settings.entry[0], "entry")
         now = delayed(m, 1, entry, "entry_1")
         mask = Cat(entry.size > k for k in range(15))
-        room, allowed, mute = Signal(), Signal(), Signal()
+        room, allowed = Signal(), Signal()
         taken, before = Signal(16), Signal(16)
 
         def fits(consumer):
@@ -259,22 +252,18 @@ class QueueRoom(wiring.Component):
             before.eq(consumers.data[0] - 1),
             room.eq(Mux(counts.add & counts.again, fits(before), fits(taken))),
             allowed.eq(entry.enable & ~stopped),
-            mute.eq(delayed(m, 2, silent, "silent")),
         ]
+        free, ended = Signal(), C(0)
         last = delayed(m, self.LATENCY - 2, came_2, "came_2")
-        free, overruns = Signal(), Signal()
         judges = valid[-1] & ~last.clear
+        if config.receive:
+            ended = self._end(m, came_2, last, queue, valid[-1], free)
         slot = self.o.payload
         m.d.comb += [
             free.eq(room & allowed),
-            self.issued.eq(judges & free & (last.direct | (~errors.ended & ~mute))),
+            self.issued.eq(judges & free & ~ended),
             self.queue.eq(delayed(m, 3, queue_3, "queue_3")),
             counts.add.eq(self.issued),
-            overruns.eq(judges & ~free & ~last.direct & ~errors.ended & ~mute),
-            errors.update.eq(overruns | (valid[-1] & last.clear)),
-            errors.becomes.eq(~last.clear),
-            self.overran.valid.eq(overruns),
-            self.overran.payload.eq(last.stream),
             self.o.valid.eq(judges),
             slot.written.eq(self.issued),
             slot.queue.eq(self.queue),
@@ -283,3 +272,32 @@ class QueueRoom(wiring.Component):
             slot.phase.eq(~(counts.count & Cat(now.size == k for k in range(16))).any()),
         ]
         return m
+
+    def _end(self, m, came, last, queue, valid, free):
+        """Adds the queues of streams, and the streams that have overrun theirs.
+
+        Returns whether the stream of ``last`` completes nothing: it has overrun, or is silent.
+        ``came`` came two cycles ago, and ``last`` is decided now: ``valid``, and its queue has
+        ``free`` room.
+        """
+        bound = data.StructLayout({"queue": range(self.queues), "silent": 1})
+        m.submodules.bindings = bindings = ForwardedTable(bound, self.config.streams)
+        m.submodules.errors = errors = ErrorState(self.config.streams)
+        write, silent, ended = bindings.write, Signal(), Signal()
+        with m.If(~came.direct):
+            m.d.comb += queue.eq(bindings.data[0].queue)
+        m.d.sync += silent.eq(bindings.data[0].silent & came.tagged)
+        m.d.comb += [
+            write.valid.eq(self.bind.valid),
+            write.payload.address.eq(self.bind.payload.stream),
+            write.payload.data.queue.eq(self.bind.payload.queue),
+            write.payload.data.silent.eq(self.bind.payload.silent),
+            bindings.address[0].eq(self.i.payload.stream),
+            ended.eq(~last.direct & (errors.ended | delayed(m, 3, silent, "silent"))),
+            self.overran.valid.eq(valid & ~last.clear & ~free & ~last.direct & ~ended),
+            self.overran.payload.eq(last.stream),
+            errors.index.eq(came.stream),
+            errors.update.eq(self.overran.valid | (valid & last.clear)),
+            errors.becomes.eq(~last.clear),
+        ]
+        return ended

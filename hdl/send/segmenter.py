@@ -732,6 +732,8 @@ class Segmenter(wiring.Component):
         DDP Streams, a power of two, up to 4096.
     inline : int
         Rows of the inline memory, a power of two. A row has the octets of an entry.
+    receive : bool
+        As in :class:`~.work.WorkReader`.
     associations, reads : int
         As in :class:`Cutter`.
 
@@ -756,7 +758,7 @@ class Segmenter(wiring.Component):
         As in :class:`Cutter`.
     """
 
-    def __init__(self, width, streams, *, inline=256, associations=0, reads=0):
+    def __init__(self, width, streams, *, inline=256, associations=0, receive=True, reads=0):
         for name, value, least, most in (("streams", streams, 2, 4096), ("inline", inline, 4, 256)):
             if not isinstance(value, int) or isinstance(value, bool):
                 raise TypeError(f"Segmenter {name} must be an integer, not {value!r}")
@@ -766,7 +768,7 @@ class Segmenter(wiring.Component):
                     f" not {value!r}")
         self.width, self.streams, self.rows = width, streams, inline
         self.associations, self.sctp = associations, associations > 0
-        self.reads = reads
+        self.receive, self.reads = receive, reads
         super().__init__({
             **read_ports(streams, reads),
             "i": In(stream.Signature(WorkEntry(streams))),
@@ -786,7 +788,7 @@ class Segmenter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.reader = reader = WorkReader(
-            self.streams, inline=self.rows, sctp=self.sctp)
+            self.streams, inline=self.rows, sctp=self.sctp, receive=self.receive)
         m.submodules.messages = messages = Store(SendMessage(self.streams), depth=4)
         m.submodules.pieces = pieces = Store(LocalPiece(), depth=QUEUE)
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)

@@ -93,7 +93,7 @@ class DataSource(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.segmenter = Segmenter(
-            config.width, config.streams, associations=config.senders,
+            config.width, config.streams, associations=config.senders, receive=config.receive,
             reads=READS * config.reader)
         self.check = PartCheck(config)
         self.departure = Departure(config.width, config.streams, config.senders)

@@ -191,6 +191,8 @@ class WorkReader(wiring.Component):
         Rows of the inline memory, a power of two. A row has the octets of an entry.
     sctp : bool
         The device sends over SCTP, too: session control messages are valid.
+    receive : bool
+        The device receives, too: READs are valid.
 
     Members
     -------
@@ -206,8 +208,8 @@ class WorkReader(wiring.Component):
         An entry with octets inline, for the next row of the inline memory.
     """
 
-    def __init__(self, streams, *, inline, sctp=False):
-        self.streams, self.rows, self.sctp = streams, inline, sctp
+    def __init__(self, streams, *, inline, sctp=False, receive=True):
+        self.streams, self.rows, self.sctp, self.receive = streams, inline, sctp, receive
         super().__init__({
             "i": In(stream.Signature(WorkEntry(streams))),
             "go": In(1),
@@ -321,7 +323,7 @@ class WorkReader(wiring.Component):
         head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         inline = (head["flags"] & Flag.INLINE).any()
-        read = head["kind"] == Kind.READ
+        read = (head["kind"] == Kind.READ) & self.receive
         # The pieces, or the octets that have half of the first entry, say how many entries there
         # are. Octets inline have fewer than 2**13, in the entries of half of the inline memory.
         fits = Mux(

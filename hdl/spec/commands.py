@@ -122,15 +122,16 @@ def set_page(slot: int, address: int) -> tuple[Write, ...]:
 
 
 def set_stream(
-    number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int = 0
+    number: int, *, pd: int, crc: bool = False, markers: bool = False, cq: int | None = 0
 ) -> tuple[Write, ...]:
-    """Enables a stream, whose messages complete in the queue ``cq``.
+    """Enables a stream, whose received messages complete in the queue ``cq``. In a device that only
+    sends ``cq`` is None.
 
     This clears the stream's error state if its event was read: see :data:`CLEARED`.
     """
     flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
-    queue = regs.pack("STREAM_CQ", receive=cq)
-    return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, CQ=queue, COMMIT=1)
+    queue = {} if cq is None else {"CQ": regs.pack("STREAM_CQ", receive=cq)}
+    return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, **queue, COMMIT=1)
 
 
 def revoke_stream(number: int) -> tuple[Write | Wait, ...]:

@@ -64,7 +64,7 @@ class RnicConfig:
         Completions that may wait for the octets of their messages. From half of that number on,
         segments wait too.
     completion_queues
-        Completion queues for clients. With SCTP, its owner has one more.
+        Completion queues for clients. In a device that receives over SCTP, its owner has one more.
     exception_octets
         Size of the exception queue.
     address
@@ -73,12 +73,16 @@ class RnicConfig:
         True for a slow clock: leaves out registers that only a fast clock needs, for less area.
     mpa
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
+    receive
+        The device receives: it places DDP Segments, and has the ports for packets, frames and
+        exceptions. Without it ``buffer_octets``, ``queue_depth``, ``buffers``, ``backlog``,
+        ``exception_octets``, ``window``, ``initiates`` and ``udp_port`` do not count.
     transmit
         The device sends: it takes work requests, and has a port for FPDUs, and with ``sctp`` one
-        for frames.
+        for frames. RDMA Reads need ``receive`` too, since their responses have to be received.
     responder
         The device answers RDMA Read Requests (RFC 5040) over MPA by itself, on the streams for
-        which the host asks for that. It needs ``transmit`` and ``mpa``.
+        which the host asks for that. It needs ``receive``, ``transmit`` and ``mpa``.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
         below count.
@@ -110,6 +114,7 @@ class RnicConfig:
     address: int = 64
     relaxed: bool = False
     mpa: bool = True
+    receive: bool = True
     transmit: bool = False
     responder: bool = False
     sctp: bool = False
@@ -126,7 +131,9 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        for name in ("relaxed", "mpa", "transmit", "responder", "sctp", "full_counters"):
+        for name in (
+            "relaxed", "mpa", "receive", "transmit", "responder", "sctp", "full_counters",
+        ):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")
@@ -138,10 +145,14 @@ class RnicConfig:
                 raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
         if not self.mpa and not self.sctp:
             raise ValueError("mpa or sctp must be True")
+        if not self.receive and not self.transmit:
+            raise ValueError("receive or transmit must be True")
         if self.transmit and self.streams < 16:
             raise ValueError(f"transmit needs at least 16 streams, not {self.streams!r}")
         if self.responder and not self.transmit:
             raise ValueError("responder needs transmit: Read Responses are sent")
+        if self.responder and not self.receive:
+            raise ValueError("responder needs receive: Read Requests are received")
         if self.responder and not self.mpa:
             raise ValueError("responder needs mpa: Read Requests over SCTP go to the host")
         if self.sctp and self.streams * self.window > MOST_PLACES:
@@ -152,8 +163,13 @@ class RnicConfig:
 
     @property
     def reader(self) -> bool:
-        """True if the device bounds RDMA Reads, which it sends over MPA."""
-        return self.transmit and self.mpa
+        """True if the device sends RDMA Reads over MPA, and bounds them."""
+        return self.receive and self.transmit and self.mpa
+
+    @property
+    def owned(self) -> bool:
+        """True if the device receives over SCTP, whose owner then has a completion queue."""
+        return self.receive and self.sctp
 
     @property
     def owner_entries(self) -> int:

@@ -32,6 +32,11 @@ for each purpose:
   0. A page answers each access with OKAY, so that no client causes an error on the bus. To take a
   page back from a stream that may still send, write ``SEND_PAGE_COMMIT``.
 
+A device that only sends has ``CAP_BUFFER``, ``CAP_QUEUE``, ``CAP_BUFFERS``, ``CAP_OWNER`` and
+``CAP_WINDOW`` 0. It lacks the registers for received segments: those of untagged queues, error
+events, associations, sessions and RDMA Reads, ``STREAM_CQ``, and the counters of segments and
+frames. A stream has to be enabled there too before it sends, and the STag table is the same.
+
 The registers from ``ASSOC_SRC0`` to ``CHUNKS_REFUSED`` exist only with SCTP; the ``CAP_*``
 registers before them are 0 without it:
 
@@ -96,6 +101,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import stag
+from .config import RnicConfig
 
 ID = 0x52_4E_49_43  #: "RNIC"
 VERSION = 0x0004_0000  #: major in the upper half, minor in the lower
@@ -111,6 +117,12 @@ _SENDING = 0x240  #: the first register of a device that sends
 _RESPONDING = 0x294  #: the first register of a device that answers RDMA Reads
 _REPEATING = 0x2C0  #: the first register after those
 _CHUNKS = 0x340  #: the first register of a device that sends over SCTP
+#: The registers of a device that receives: queues and buffers; events and counters, up to
+#: DELIVERED; EXCEPTIONS_DROPPED; associations and sessions; counters of SCTP; RDMA Reads.
+_RECEIVING = (
+    range(0x090, 0x0BC), range(0x0C0, 0x11C), range(0x120, 0x124), range(0x18C, 0x1E4),
+    range(0x200, _SENDING), range(0x2E0, 0x2E8),
+)
 
 
 @dataclass(frozen=True)
@@ -137,6 +149,11 @@ class Register:
     def sctp(self) -> bool:
         """True if only a device with SCTP has the register."""
         return 0x18C <= self.address < _SENDING or self.address >= _CHUNKS
+
+    @property
+    def receive(self) -> bool:
+        """True if only a device that receives has the register."""
+        return any(self.address in addresses for addresses in _RECEIVING)
 
     @property
     def transmit(self) -> bool:
@@ -184,7 +201,12 @@ REGISTERS = (
     Register("CAP_WIDTH", 0x008, "ro", "Datapath width in bits."),
     Register("CAP_STAGS", 0x00C, "ro", "Entries in the Steering Tag table."),
     Register("CAP_STREAMS", 0x010, "ro", "DDP Streams."),
-    Register("CAP_BUFFER", 0x014, "ro", "Octets in the packet buffer; an FPDU must fit in it."),
+    Register(
+        "CAP_BUFFER",
+        0x014,
+        "ro",
+        "Octets in the packet buffer; an FPDU must fit in it. 0: the device does not receive.",
+    ),
     Register("CAP_PAGES", 0x020, "ro", "Slots of the page table."),
     Register("CAP_QUEUE", 0x024, "ro", "Buffers that an untagged queue holds."),
     Register("CAP_BUFFERS", 0x028, "ro", "Slots of the buffer table."),
@@ -964,16 +986,15 @@ REGISTERS = (
 )
 
 
-def registers_of(*, sctp: bool, transmit: bool, responder: bool) -> list[Register]:
-    """Returns the registers of a device with SCTP or without, which sends or not, and which answers
-    RDMA Reads or not.
-    """
+def registers_of(config: RnicConfig) -> list[Register]:
+    """Returns the registers of a device with these parameters."""
     return [
         each
         for each in REGISTERS
-        if (sctp or not each.sctp)
-        and (transmit or not each.transmit)
-        and (responder or not each.responder)
+        if (config.sctp or not each.sctp)
+        and (config.receive or not each.receive)
+        and (config.transmit or not each.transmit)
+        and (config.responder or not each.responder)
     ]
 
 

@@ -31,7 +31,9 @@ class Kind(IntEnum):
 
     TAGGED = 0
     UNTAGGED = 1
-    READ = 2  #: a Read Request; its one piece is the sink of the response
+    #: a Read Request; its one piece is the sink of the response. A device that does not receive
+    #: cannot take the response: the message fails there as one whose entry is not valid.
+    READ = 2
     CONTROL = 3  #: a session control message of SCTP; its octets are the Private Data
 
 

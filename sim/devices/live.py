@@ -257,19 +257,21 @@ class SimTransport(Transport):
             return self._library.sim_cycle(self._caught_up())
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
-        """Queues a packet of whole FPDUs after those in flight; only for a device with MPA."""
-        if not self.config.mpa:
-            raise ValueError("a packet needs a configuration with mpa")
+        """Queues a packet of whole FPDUs after those in flight; only for a device that receives
+        over MPA.
+        """
+        if not (self.config.receive and self.config.mpa):
+            raise ValueError("a packet needs a configuration with mpa and receive")
         if not octets:
             raise ValueError("a packet must have at least one octet")
         self._send((compiled.PACKET, stream, sequence, int(error), 0, len(octets)), octets)
 
     def send_frame(self, octets: bytes, *, error: bool = False) -> None:
-        """Queues an Ethernet frame without FCS after those in flight; only for a device with
-        SCTP.
+        """Queues an Ethernet frame without FCS after those in flight; only for a device that
+        receives over SCTP.
         """
-        if not self.config.sctp:
-            raise ValueError("a frame needs a configuration with sctp")
+        if not self.config.owned:
+            raise ValueError("a frame needs a configuration with sctp and receive")
         if not octets:
             raise ValueError("a frame must have at least one octet")
         self._send((compiled.FRAME, 0, 0, int(error), 0, len(octets)), octets)

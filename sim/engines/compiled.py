@@ -147,7 +147,9 @@ class CompiledEngine(Engine):
         pieces = _pieces(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
         recorder = None if waves is None else Recorder(waves.path, verilator.verilog(config))
-        counted = counter_registers(sctp=config.sctp, transmit=config.transmit)
+        counted = counter_registers(
+            sctp=config.sctp, transmit=config.transmit, receive=config.receive
+        )
         settings = settings_of(config, stalls, ring, counted)
         settings["base"], settings["mutant"] = base, self._mutant
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)

@@ -491,10 +491,10 @@ def _checked(
     config: RnicConfig, operations: Iterable[Operation], size: int, ring: Ring | None, base: int
 ) -> Iterator[Operation]:
     for operation in operations:
-        if isinstance(operation, Frame) and not config.sctp:
-            raise ValueError("a frame needs a configuration with sctp")
-        if isinstance(operation, Packet) and not config.mpa:
-            raise ValueError("a packet needs a configuration with mpa")
+        if isinstance(operation, Frame) and not config.owned:
+            raise ValueError("a frame needs a configuration with sctp and receive")
+        if isinstance(operation, Packet) and not (config.receive and config.mpa):
+            raise ValueError("a packet needs a configuration with mpa and receive")
         if isinstance(operation, Store):
             at = operation.address - base
             if not 0 <= at <= size - len(operation.octets):
@@ -545,13 +545,16 @@ def completion(octets: bytes) -> Completion:
         raise DeviceError(f"{what}: {error}") from error
 
 
-def counter_registers(*, sctp: bool, transmit: bool = False) -> tuple[str, ...]:
+def counter_registers(
+    *, sctp: bool, transmit: bool = False, receive: bool = True
+) -> tuple[str, ...]:
     """Returns the names of the counter registers, in the order in which they are read."""
-    return (
+    names = (
         *regs.COUNTERS,
         *(regs.SCTP_COUNTERS if sctp else ()),
         *(regs.SEND_COUNTERS if transmit else ()),
     )
+    return tuple(name for name in names if receive or not regs.BY_NAME[name].receive)
 
 
 def no_counts(*, sctp: bool) -> dict[str, int]:

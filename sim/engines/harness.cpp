@@ -38,7 +38,7 @@ void Vtop___024root___eval(Vtop___024root *);
 
 namespace {
 
-constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::m_axis_exc_tdata)>);
+constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::m_axi_cq_wdata)>);
 constexpr uint64_t PAGE = 4096;
 constexpr uint64_t AHEAD = 256;   // beats of write data taken before their address
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
@@ -132,14 +132,31 @@ struct Pins {
     CData &awready, &wready, &bvalid, &bresp;
     const CData &awvalid, &awlen, &awsize, &awburst, &wvalid, &wlast, &bready;
     const QData &awaddr;
-    const std::remove_reference_t<decltype(Vtop::m_axi_wstrb)> &wstrb;
+    const std::remove_reference_t<decltype(Vtop::m_axi_cq_wstrb)> &wstrb;
     const void *wdata;
 };
-#define PINS(port) { \
+#define PINS(top, port) { \
     top.port##_awready, top.port##_wready, top.port##_bvalid, top.port##_bresp, \
     top.port##_awvalid, top.port##_awlen, top.port##_awsize, top.port##_awburst, \
     top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
     &top.port##_wdata }
+
+// The bus and the exception stream of a device that receives: the design's ports, if it has them.
+// Otherwise they are signals that stay 0.
+template <typename Top, typename = void> struct Receiving {
+    CData m_axi_awready, m_axi_wready, m_axi_bvalid, m_axi_bresp, m_axi_bid, m_axis_exc_tready;
+    const CData m_axi_awvalid = 0, m_axi_awlen = 0, m_axi_awsize = 0, m_axi_awburst = 0,
+                m_axi_wvalid = 0, m_axi_wlast = 0, m_axi_bready = 0, m_axis_exc_tvalid = 0,
+                m_axis_exc_tlast = 0;
+    const SData m_axis_exc_tid = 0;
+    const QData m_axi_awaddr = 0, m_axis_exc_tuser = 0, m_axis_exc_tkeep = 0;
+    const std::remove_reference_t<decltype(Top::m_axi_cq_wstrb)> m_axi_wstrb = 0;
+    const uint8_t m_axi_wdata[N] = {}, m_axis_exc_tdata[N] = {};
+    Receiving &in(Top &) { return *this; }
+};
+template <typename Top> struct Receiving<Top, std::void_t<decltype(Top::m_axis_exc_tdata)>> {
+    Top &in(Top &top) { return top; }
+};
 
 // The port for packets: none, unless the design has one.
 template <typename Top, typename = void> struct PacketPort {
@@ -295,6 +312,8 @@ struct Sim {
     // packets and frames: one at a time
     PacketPort<Vtop> packets{top};
     FramePort<Vtop> frames{top};
+    Receiving<Vtop> ports;
+    decltype(ports.in(top)) receiving = ports.in(top);
     SendPorts<Vtop> sending{top};
     uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
@@ -302,8 +321,8 @@ struct Sim {
     // cycle in which they begin
     uint64_t aside = 0, aside_end = 0, due = 0;
     // bus writes
-    Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
-    Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(m_axi_cq)};
+    Port placing{"m_axi_aw", "m_axi_w", AW, PINS(receiving, m_axi)};
+    Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(top, m_axi_cq)};
     // completions of each ring: written by the RNIC, taken by the host, given back; and all taken
     uint64_t issued[QUEUES] = {}, consumed[QUEUES] = {}, returned[QUEUES] = {}, all = 0;
     bool paused = false, giving = false;
@@ -415,7 +434,7 @@ struct Sim {
     void begin() {
         top.rst = 0;
         MutantPort<Vtop>::select(top, settings.mutant);
-        top.m_axis_exc_tready = 0;
+        receiving.m_axis_exc_tready = 0;
         packets.offer(false);
         frames.offer(false);
         sending.begin();
@@ -423,7 +442,7 @@ struct Sim {
             const Pins &pins = port->pins;
             pins.awready = pins.wready = pins.bvalid = pins.bresp = 0;
         }
-        top.m_axi_bid = 0; top.m_axi_cq_bid = 0;
+        receiving.m_axi_bid = 0; top.m_axi_cq_bid = 0;
         top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
         top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
         top.s_axil_bready = 1; top.s_axil_rready = 1;
@@ -1038,7 +1057,7 @@ struct Sim {
         frames.offer(offered && frame);
         offer(placing);
         offer(completing);
-        top.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
+        receiving.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
         if (access == Idle) next_access();
         offer_registers();
         offer_sending(top);
@@ -1061,13 +1080,13 @@ struct Sim {
         const bool placed = serve(placing), reported = serve(completing);
         const bool read_beat = serve_sending(top);
         if (placed && recorded) responses.push_back(cycle);
-        if (top.m_axis_exc_tvalid || held_output.held) {
+        if (receiving.m_axis_exc_tvalid || held_output.held) {
             Output now;
-            memcpy(now.data, &top.m_axis_exc_tdata, N);
-            now.keep = top.m_axis_exc_tkeep; now.user = top.m_axis_exc_tuser;
-            now.stream = top.m_axis_exc_tid; now.last = top.m_axis_exc_tlast;
-            held_up("m_axis_exc", held_output, top.m_axis_exc_tvalid, top.m_axis_exc_tready, now);
-            if (top.m_axis_exc_tvalid && top.m_axis_exc_tready) {
+            memcpy(now.data, &receiving.m_axis_exc_tdata, N);
+            now.keep = receiving.m_axis_exc_tkeep; now.user = receiving.m_axis_exc_tuser;
+            now.stream = receiving.m_axis_exc_tid; now.last = receiving.m_axis_exc_tlast;
+            held_up("m_axis_exc", held_output, receiving.m_axis_exc_tvalid, receiving.m_axis_exc_tready, now);
+            if (receiving.m_axis_exc_tvalid && receiving.m_axis_exc_tready) {
                 take_output(now);
                 progress = cycle;
             }

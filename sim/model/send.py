@@ -74,6 +74,10 @@ class SendQueue:
         The other half of the stream, which has to know the Reads that are sent.
     ord
         How many Reads may be outstanding, with a ``sink``.
+    receives
+        False: the stream only sends, and a READ ends with an error. RFC 5040 section 5.2: "The RDMA
+        Read operation MUST consist of a single RDMA Read Request Message and a single RDMA Read
+        Response Message", and nobody would receive the second.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class SendQueue:
         pd: int = 0,
         sink: ReadSink | None = None,
         ord: int = 0,
+        receives: bool = True,
     ) -> None:
         self.source = source
         self.memory = memory
@@ -92,6 +97,7 @@ class SendQueue:
         self.pd = pd
         self.sink = sink
         self.ord = ord
+        self.receives = receives
         self._posted: deque[WorkRequest] = deque()
         self._segments: Iterator[bytes] = iter(())
 
@@ -121,7 +127,8 @@ class SendQueue:
         Raises
         ------
         ProtocolError
-            The stream may not read a piece of the next message, of which nothing is sent.
+            The stream may not read a piece of the next message, or the message is a READ whose
+            response nobody would receive. Nothing of the message is sent.
         """
         while (segment := next(self._segments, None)) is None:
             if not self._posted or self.waits:
@@ -130,6 +137,8 @@ class SendQueue:
         return segment
 
     def _begin(self, message: WorkRequest) -> Iterator[bytes]:
+        if message.kind == Kind.READ and not self.receives:
+            raise ProtocolError("A READ must be sent on a stream that receives its response")
         if message.kind == Kind.READ:
             (sink,) = message.pieces
             # The sink's STag goes to the peer, which checks nothing of it.

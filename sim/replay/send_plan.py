@@ -60,7 +60,7 @@ class SendPlan:
     paths
         The path of each association, in the order of their numbers.
     left_out
-        Segments of messages that no device can send, by the reason.
+        Segments of messages that the device cannot send, by the reason.
     """
 
     config: RnicConfig
@@ -219,7 +219,7 @@ class _Planner:
             plan.records.append([])
             plan.again.append([])
             for post in stream.sent.posts:
-                if (obstacle := _obstacle(post)) is None:
+                if (obstacle := _obstacle(post, plan.config)) is None:
                     plan.posts[-1].append(post)
                 else:
                     plan.left_out[obstacle] += len(post.sent)
@@ -299,7 +299,9 @@ class _Planner:
             self._at += len(post.octets)
             self._skip(_GAP)
         steps = (
-            *commands.set_stream(stream.number, pd=stream.number),
+            *commands.set_stream(
+                stream.number, pd=stream.number, cq=0 if self._plan.config.receive else None
+            ),
             *commands.set_stag(
                 stream.stag, Access.LOCAL_READ, to=REGION.to, length=self._at - address,
                 address=address, pd=stream.number,
@@ -457,8 +459,10 @@ def _decoded(arrival: Arrival) -> tuple[Header | None, bytes]:
     return decode_segment(arrival.ulpdu)
 
 
-def _obstacle(post: Post) -> str | None:
-    """Returns the reason why no device can send the message as the model sends it."""
+def _obstacle(post: Post, config: RnicConfig) -> str | None:
+    """Returns the reason why the device cannot send the message as the model sends it."""
+    if post.message.kind is Kind.READ and not config.receive:
+        return "an RTL that only sends takes no Read Response"
     if post.message.kind is Kind.UNTAGGED and post.message.qn >= QUEUES:
         return f"the RTL has {QUEUES} untagged queues"
     if _mulpdu(post) is None:

@@ -101,6 +101,7 @@ class Connection:
         instance("a connection's deliver", deliver, Callable, order)
         instance("a connection's protection domain", pd, PD, order)
         instance("a connection's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
+        pd.context.receiving("take what a peer sends")
         self._deliver, self._pd, self._cq = deliver, pd, cq
         depth = pd.context.capabilities.queue
         rule = f"from 0 to {depth}, which is the depth of the device's queues"

@@ -196,6 +196,7 @@ class Manager(Closing):
     """
 
     def __init__(self, context: Context, path: Path | str, policy: Policy, audit: Audit) -> None:
+        context.receiving("be shared by clients, which receive")
         self.context, self.path, self.policy = context, Path(path), policy
         self._audit = audit
         self.limits = policy.limits.within(context.capabilities, policy.clients)

@@ -138,6 +138,7 @@ class QP(KnownQP):
         instance("a queue pair's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
         if not isinstance(source, SendSettings):
             instance("a queue pair's source", source, Source, order)
+        pd.context.receiving("carry RDMAP, which needs both directions")
         self.ird = integer("ird", ird, 0, pd.context.capabilities.queue)
         self.ord = integer("ord", ord, 0, (1 << 14) - 1)
         self.context, self.pd, self.cq, self.source = pd.context, pd, cq, source

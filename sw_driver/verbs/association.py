@@ -137,6 +137,7 @@ class Association(KnownAssociation):
                 raise UnsupportedDevice(
                     "the device has no SCTP: build it with RnicConfig(sctp=True)"
                 )
+            context.receiving("take the chunks of an association")
             if not context.free_associations:
                 raise ResourceExhausted(
                     f"all {context.sctp.associations} associations are in use: close one"

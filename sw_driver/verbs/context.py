@@ -59,16 +59,25 @@ class Capabilities:
     width: int  #: width of the datapath in bits
     stags: int  #: Steering Tags
     streams: int  #: DDP Streams
-    buffer: int  #: octets of the packet buffer, in which an FPDU must fit
+    #: octets of the packet buffer, in which an FPDU must fit; 0: the device does not receive
+    buffer: int
     pages: int  #: slots of the page table
     queue: int  #: buffers that an untagged queue holds
     buffers: int  #: buffers that all queues hold together
     cqs: int  #: completion queues
 
+    @property
+    def receives(self) -> bool:
+        """True if the device receives."""
+        return bool(self.buffer)
+
 
 @dataclass(frozen=True)
 class SctpCapabilities:
-    """The further sizes of a device with SCTP, as its CAP registers report them."""
+    """The further sizes of a device with SCTP, as its CAP registers report them.
+
+    In a device that does not receive, ``window`` and ``owner`` are 0.
+    """
 
     associations: int
     window: int  #: how many DDP-SSNs a chunk may be ahead of its stream's next one
@@ -88,6 +97,8 @@ _LIMITS = {
     "associations": LIMITS["associations"],
     "window": LIMITS["window"],
 }
+#: Those that are 0 in a device that does not receive.
+_RECEIVING = frozenset(("buffer", "queue", "buffers", "window"))
 
 
 #: The octet addresses of registers by their names.
@@ -228,9 +239,13 @@ def _read(
 ) -> dict[str, int]:
     """Returns the CAP registers of a kind; raises where one is outside its limits."""
     found = {}
+    # A device that does not send has to receive.
+    receives = registers.read("CAP_BUFFER") or not registers.read("CAP_SENDS")
     for field in fields(kind):
         found[field.name] = value = registers.read(f"CAP_{field.name.upper()}")
         low, high = _LIMITS.get(field.name, (value, value))
+        if field.name in _RECEIVING and not receives:
+            low = high = 0
         if not low <= value <= high or field.name in _LIMITS and value & (value - 1):
             raise UnsupportedDevice(_wrong(field.name, value))
     return found
@@ -416,7 +431,8 @@ class Context(Closing):
         self.pds: set[Closing] = set()
         self.cqs: set[Closing] = set()
         self.associations: dict[int, KnownAssociation] = {}
-        self.free_associations = deque(range(sctp.associations if sctp else 0))
+        received = sctp if capabilities.receives else None
+        self.free_associations = deque(range(received.associations if received else 0))
         #: The device's table of associations: key and owner by way and slot.
         self.association_slots: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
@@ -427,8 +443,8 @@ class Context(Closing):
         size = completions.bit_length() - 1
         self._take_over()
         numbers = {0: size}
-        if sctp:
-            numbers[self._owner] = max(size, sctp.owner.bit_length())
+        if received:
+            numbers[self._owner] = max(size, received.owner.bit_length())
         self._moderation: dict[str, Any] = {"coalesce": coalesce, "timeout": timeout}
         self.rings: list[Ring] = []
         for number, size in numbers.items():
@@ -443,7 +459,8 @@ class Context(Closing):
         """Disables streams and completions, revokes all Steering Tags, and drops events and
         work in flight.
         """
-        known, sctp = self.capabilities, self.sctp
+        known = self.capabilities
+        sctp = self.sctp if known.receives else None
         self.carry_out(
             commands.clear_tables(
                 stags=known.stags,
@@ -472,6 +489,14 @@ class Context(Closing):
         self.lock.check()
         if self._closed:
             raise StateError("the context is closed")
+
+    def receiving(self, what: str) -> None:
+        """Raises unless the device receives; ``what`` names the purpose."""
+        if not self.capabilities.receives:
+            raise UnsupportedDevice(
+                f"the device does not receive, and cannot {what}: build it with"
+                " RnicConfig(receive=True)"
+            )
 
     def fence(self, complaint: str) -> None:
         """Waits until no revocation is in progress; raises with ``complaint`` if that takes
@@ -554,9 +579,10 @@ class Context(Closing):
         """
         complaint = f"the device does not start stream {number}: reset it"
         deadline = time.monotonic() + PATIENCE
+        queue = cq if self.capabilities.receives else None
         while True:
             self.registers.start(
-                commands.set_stream(number, pd=pd, crc=crc, markers=markers, cq=cq)
+                commands.set_stream(number, pd=pd, crc=crc, markers=markers, cq=queue)
             )
             if not finish(self.waiting(commands.CLEARED, complaint)) & UNCLEARED:
                 return
@@ -744,9 +770,15 @@ class Context(Closing):
         """Returns the device's counters by name; they wrap."""
         with self.lock:
             self.check()
-            values = {name: self.registers.read(name) for name in regs.COUNTERS}
-        high = values.pop("PLACED_OCTETS_HI")
-        values["PLACED_OCTETS"] = high << 32 | values.pop("PLACED_OCTETS_LO")
+            receives = self.capabilities.receives
+            values = {
+                name: self.registers.read(name)
+                for name in regs.COUNTERS
+                if receives or not regs.BY_NAME[name].receive
+            }
+        if receives:
+            high = values.pop("PLACED_OCTETS_HI")
+            values["PLACED_OCTETS"] = high << 32 | values.pop("PLACED_OCTETS_LO")
         return values
 
     # -- the end ----------------------------------------------------------------------------------

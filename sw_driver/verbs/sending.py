@@ -231,6 +231,7 @@ class SendingHalf:
         """Lets the device take Read Responses only as they were asked for, and send no request
         while ``ord`` Reads are outstanding.
         """
+        self._context.receiving("take Read Responses")
         self._context.registers.start(commands.set_reads(self._stream.number, ord))
 
     def answering(self, qn: int) -> Responder | None:
@@ -274,6 +275,8 @@ class SendingHalf:
         wr_id
             Any value; the completion contains it.
         """
+        if kind is Kind.READ:
+            self._context.receiving("take the response to an RDMA Read")
         copy = None
         if isinstance(body, Part):
             body = body.piece if body.length else b""

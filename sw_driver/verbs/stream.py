@@ -63,7 +63,8 @@ class _Posted:
 
 
 class Stream(KnownStream):
-    """A receiving DDP Stream, over MPA or in an SCTP association.
+    """A receiving DDP Stream, over MPA or in an SCTP association. In a device that only sends, one
+    that sends after :meth:`send_by`.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class Stream(KnownStream):
             pd.streams.add(self)
             cq.streams.add(self)
             registers = context.registers
-            for qn in range(QUEUES):
+            for qn in range(QUEUES if context.capabilities.receives else 0):
                 change = commands.open_queue if qn in self.queues else commands.close_queue
                 registers.start(change(self.number, qn))
             context.set_stream(
@@ -209,6 +210,7 @@ class Stream(KnownStream):
         """
         with self.context.lock:
             self.check()
+            self.context.receiving("take a receive buffer")
             if (qn := any_integer("queue", qn)) not in self.queues:
                 raise InvalidRequest(
                     f"queue must be one that the stream was opened with,"
@@ -422,7 +424,7 @@ class Stream(KnownStream):
             region.forget()
             yield
         yield from context.settling(self.cq.ring)
-        for qn in self.queues:
+        for qn in self.queues if context.capabilities.receives else ():
             context.registers.start(commands.close_queue(self.number, qn))
         while self._posted:
             posted = self._posted.pop(next(iter(self._posted)))

@@ -4,13 +4,14 @@ from ddp_rnic.hdl.bus.csr import Registers
 from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import RnicConfig
 
 OKAY, SLVERR, DECERR = 0, 2, 3
 
 
 def run_registers(script, **inputs):
     """Runs ``script(write, read)`` against a decoder; returns it with its Amaranth component."""
-    dut = Registers(sctp=True, transmit=True, responder=True)
+    dut = Registers(RnicConfig(sctp=True, transmit=True, responder=True))
     log = {"pulses": []}
 
     async def main(ctx):
@@ -78,7 +79,7 @@ def test_the_map_has_no_two_registers_at_one_address_and_fields_that_fit():
 
 
 def test_a_doorbell_rings_once_with_the_value_that_was_written():
-    dut = Registers()
+    dut = Registers(RnicConfig())
     rung = []
 
     async def main(ctx):

@@ -53,7 +53,7 @@ def test_only_an_items_own_page_is_allowed(items):
 
 
 def test_a_page_has_two_words_and_nothing_else():
-    dut = Registers(sctp=True, transmit=True, responder=True)
+    dut = Registers(RnicConfig(sctp=True, transmit=True, responder=True))
     offsets = [*range(0, 0x300, 4), 0x800, 0xFFC]
     doorbells = [regs.address(name) for name in regs.DOORBELLS]
     came = []

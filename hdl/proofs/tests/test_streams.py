@@ -156,13 +156,13 @@ def test_a_commit_without_room_is_caught():
 
 
 def test_the_registers_answer_each_request_once():
-    proof = induction(Accesses(Registers()))
+    proof = induction(Accesses(Registers(RnicConfig())))
     assert proof.status == "PASS", proof.log
 
 
 def test_registers_that_answer_again_are_caught():
     bug = planted("bus.csr", "with m.If(bus.r.ready):", "with m.If(0):")
-    proof = bounded(Accesses(bug.Registers(), lemmas=False), depth=12)
+    proof = bounded(Accesses(bug.Registers(RnicConfig()), lemmas=False), depth=12)
     assert proof.status == "FAIL", proof.log
 
 
@@ -229,7 +229,7 @@ def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
         lambda: Intake(CONFIG),
         *(block for block, _ in BLOCKS.values()),
         lambda: Commit(CONFIG),
-        Registers,
+        lambda: Registers(CONFIG),
         lambda: Backlog(4, depth=16),
         lambda: Skid(4),
     ],

@@ -63,10 +63,7 @@ class Accesses:
 
     def _there(self) -> list[regs.Register]:
         """Returns the registers that the RNIC has."""
-        config = self._config
-        return regs.registers_of(
-            sctp=config.sctp, transmit=config.transmit, responder=config.responder
-        )
+        return regs.registers_of(self._config)
 
     def make(self) -> None:
         """Reads registers with known values, writes single octets, and makes accesses that

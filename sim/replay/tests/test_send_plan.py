@@ -111,8 +111,8 @@ RINGS, ENTRIES = 2 * SIZE, 6
 class Device:
     """Streams 1 to 3 have a ring each; 1 and 2 send from memory with a region each."""
 
-    def __init__(self, width: int = 64, entries: int = ENTRIES) -> None:
-        self.config = RnicConfig(width=width, transmit=True, responder=True)
+    def __init__(self, width: int = 64, entries: int = ENTRIES, *, receive: bool = True) -> None:
+        self.config = RnicConfig(width=width, receive=receive, transmit=True, responder=receive)
         self.entries = entries
         octets = random.Random(1).randbytes(RINGS + 4 * (ENTRY << entries))
         self.memory = np.frombuffer(octets, np.uint8).copy()
@@ -121,7 +121,7 @@ class Device:
         for stream, stag, address in ((1, STAG, 0), (2, OTHER, SIZE)):
             region = {"to": 0x5000, "length": SIZE, "address": address, "pd": stream}
             self.do(
-                commands.set_stream(stream, pd=stream),
+                commands.set_stream(stream, pd=stream, cq=0 if receive else None),
                 commands.set_stag(stag, Access.LOCAL_READ, **region),
                 commands.set_mulpdu(stream, 1000),
                 commands.set_sending(stream, sequence=0, crc=True),
@@ -288,10 +288,11 @@ def test_requests_of_a_stream_that_is_not_open_are_counted() -> None:
     assert outcome.counters["SEND_DROPPED"] == 2
 
 
+@pytest.mark.parametrize("receive", [True, False], ids=["", "only sends"])
 @pytest.mark.parametrize("after", [0, 40, 77, 100, 140, 300])
-def test_after_a_revocation_nothing_of_the_region_is_read(after: int) -> None:
+def test_after_a_revocation_nothing_of_the_region_is_read(after: int, receive: bool) -> None:
     """RFC 5041 section 8.3.1 has the same of writes: once invalidated, an STag gives no access."""
-    device, region, messages = Device(), range(SIZE), 40
+    device, region, messages = Device(receive=receive), range(SIZE), 40
     revoke = operations_of(commands.revoke_stag(STAG))
     device.operations.append(Meanwhile(after, tuple(revoke)))
     for _ in range(messages):

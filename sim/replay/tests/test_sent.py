@@ -38,8 +38,11 @@ RING = Ring(address=1 << 20, size=6)
 class Reporting(Device):
     """A device whose completions are taken."""
 
-    def __init__(self, width: int = 64, entries: int = ENTRIES, size: int = RING.size) -> None:
-        super().__init__(width, entries)
+    def __init__(
+        self, width: int = 64, entries: int = ENTRIES, size: int = RING.size, *,
+        receive: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(width, entries, receive=receive)
         self.completions = Ring(address=RING.address, size=size)
         self.memory.resize(RING.address + self.completions.entries * 32, refcheck=False)
         self.do(self.completions.command())

@@ -1,0 +1,125 @@
+"""Tests of the driver on a device that only sends: it sends, and refuses the rest clearly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.send import Kind, Piece
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
+from ddp_rnic.sw_driver import CQ, PD, Access, Context, Device, Stream, UnsupportedDevice, rdmap
+from ddp_rnic.sw_driver.cm.connection import Connection
+from ddp_rnic.sw_driver.prm.server import Manager
+from ddp_rnic.sw_driver.tests.test_open import Constants
+from ddp_rnic.sw_driver.verbs.cq import Opcode, WcStatus
+from ddp_rnic.sw_driver.verbs.sending import Part, SendSettings
+
+CONFIG = RnicConfig(receive=False, transmit=True)
+SETTINGS = SendSettings(1440, crc=True, markers=False)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[tuple[SimTransport, Context]]:
+    with SimTransport(CONFIG) as sim, Device(sim).open() as context:
+        yield sim, context
+
+
+@pytest.fixture
+def context(opened: tuple[SimTransport, Context]) -> Context:
+    return opened[1]
+
+
+def test_it_opens_and_shows_that_it_does_not_receive(context: Context) -> None:
+    found = context.capabilities
+    assert (found.receives, found.buffer, found.queue, found.buffers) == (False, 0, 0, 0)
+    assert found.streams == CONFIG.streams and found.cqs == CONFIG.completion_queues
+    assert context.sends and not context.responds and not context.reads
+    assert context.events() == []
+
+
+def test_messages_leave_and_complete_and_a_revoked_region_is_not_read(context: Context) -> None:
+    pd, cq, fpdus = PD(context), CQ(context), list[bytes]()
+    octets = bytes(range(256)) * 20
+    delivered = context.counters()["DELIVERED"]
+    with Stream(pd, cq) as stream, pd.register(bytearray(octets), Access.LOCAL_READ) as region:
+        half = stream.send_by(SETTINGS, fpdus.extend)
+        half.post(Kind.TAGGED, Part(region, 3, 5000), wr_id="write", stag=0x77, to=9)
+        half.post(Kind.UNTAGGED, b"a Send", wr_id="send")
+        done = cq.wait(5)
+        while len(done) < 2:
+            done += cq.wait(5)
+        assert [(each.wr_id, each.status, each.opcode) for each in done] == [
+            ("write", WcStatus.SUCCESS, Opcode.SENT), ("send", WcStatus.SUCCESS, Opcode.SENT),
+        ]  # fmt: skip
+        frames = MpaReceiver().receive(b"".join(fpdus))
+        segments = [decode_segment(each.ulpdu) for each in frames if isinstance(each, Fpdu)]
+        assert b"".join(payload for _, payload in segments[:-1]) == octets[3:5003]
+        assert segments[-1][1] == b"a Send"
+        counters = context.counters()
+        assert set(counters) == {"DELIVERED", "DOORBELLS_IGNORED"}
+        assert 1 <= counters["DELIVERED"] - delivered <= 2
+        del fpdus[:]
+        region.close()
+        piece = Piece(region.stag, 10, 0)
+        half.post(Kind.TAGGED, piece, wr_id="revoked", stag=0x77)
+        (ended,) = cq.wait(5)
+        assert (ended.wr_id, ended.status, fpdus) == ("revoked", WcStatus.NOT_READ, [])
+
+
+REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
+    "a receive buffer": (lambda stream: stream.post_recv(bytearray(9)), "take a receive buffer"),
+    "a READ": (
+        lambda stream: stream.send_by(SETTINGS, list[bytes]().extend).post(
+            Kind.READ, Piece(1, 1, 0)
+        ),
+        "take the response to an RDMA Read",
+    ),
+    "bounds of Reads": (
+        lambda stream: stream.send_by(SETTINGS, list[bytes]().extend).bound_reads(1),
+        "take Read Responses",
+    ),
+    "a queue pair": (
+        lambda stream: rdmap.QP(stream.pd, rdmap.CQ(stream.context), SETTINGS),
+        "carry RDMAP, which needs both directions",
+    ),
+    "a connection": (
+        lambda stream: Connection(print, stream.pd, rdmap.CQ(stream.context)),
+        "take what a peer sends",
+    ),
+    "a manager": (
+        lambda stream: Manager(stream.context, Path("none"), *[_NONE] * 2),
+        "be shared by clients, which receive",
+    ),
+}  # fmt: skip
+_NONE: Any = None
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_it_cannot_do_is_said_in_one_sentence(context: Context, what: str) -> None:
+    call, sentence = REFUSED[what]
+    with Stream(PD(context), CQ(context)) as stream:
+        with pytest.raises(UnsupportedDevice) as raised:
+            call(stream)
+        assert str(raised.value) == (
+            f"the device does not receive, and cannot {sentence}: build it with"
+            " RnicConfig(receive=True)"
+        )
+
+
+def test_no_packet_can_be_given_to_it(opened: tuple[SimTransport, Context]) -> None:
+    with pytest.raises(ValueError, match="a packet needs a configuration with mpa and receive"):
+        opened[0].send(0, 0, b"x")
+
+
+def test_a_packet_buffer_of_no_octets_is_that_of_a_device_that_sends_alone() -> None:
+    absent = {"CAP_BUFFER": 0, "CAP_QUEUE": 0, "CAP_BUFFERS": 0}
+    assert not Device(Constants(absent | {"CAP_SENDS": 1})).query().receives
+    with pytest.raises(UnsupportedDevice, match="CAP_BUFFER reads 0, which no RNIC has"):
+        Device(Constants(absent)).query()
+    with pytest.raises(UnsupportedDevice, match="CAP_QUEUE reads 64, which no RNIC has"):
+        Device(Constants(absent | {"CAP_SENDS": 1, "CAP_QUEUE": 64})).query()

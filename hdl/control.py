@@ -593,7 +593,7 @@ class Control(wiring.Component):
             *(send.opens.payload[name].eq(value) for name, value in (
                 ("stream", number), ("sequence", state.sequence), ("after", state.after),
                 ("markers", state.llp.markers), ("limited", registers.send_flags[3]),
-                ("sctp", self._over_sctp(registers)))),
+                ("sctp", self._over_sctp(registers)), ("open", state.open))),
             send.limits.payload.stream.eq(number),
             send.limits.payload.limit.eq(registers.send_limit),
             ring.stream.eq(number),

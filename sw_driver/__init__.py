@@ -18,6 +18,7 @@ from ddp_rnic.sw_driver.base.errors import (
 )
 from ddp_rnic.sw_driver.transports.transport import Transport
 from ddp_rnic.sw_driver.verbs.association import Association, Report
+from ddp_rnic.sw_driver.verbs.chunks import AssociationSender
 from ddp_rnic.sw_driver.verbs.context import Capabilities, Context, Device
 from ddp_rnic.sw_driver.verbs.cq import CQ, WC, Opcode, WcStatus
 from ddp_rnic.sw_driver.verbs.known import StreamState
@@ -31,6 +32,7 @@ __all__ = [
     "WC",
     "Access",
     "Association",
+    "AssociationSender",
     "Capabilities",
     "CompletionOverrun",
     "Context",

@@ -28,11 +28,12 @@ class CreditStart(data.StructLayout):
 
     ``sequence`` (32), ``after`` (7), ``markers`` (1): as in :class:`~.departure.SendState`.
     ``limited`` (1): the stream has a limit. ``sctp`` (1): it sends over SCTP, where ``sequence``
-    counts chunks; in a device with ``associations``, on an ``association``.
+    counts chunks; in a device with ``associations``, on an ``association``. ``open`` (1): otherwise
+    the stream is closed, and its messages are given up.
     """
 
     def __init__(self, streams, associations=0):
-        super().__init__({"stream": range(streams), **_Position(associations).members})
+        super().__init__({"stream": range(streams), **_Position(associations).members, "open": 1})
 
 
 class CreditLimit(data.StructLayout):
@@ -190,7 +191,7 @@ class CreditAccounts(wiring.Component):
             closed.write.valid.eq(self.closes.valid | (self.set.valid & ~saved)),
             closed.write.payload.address.eq(
                 Mux(self.closes.valid, self.closes.payload, opens.stream)),
-            closed.write.payload.data.eq(self.closes.valid),
+            closed.write.payload.data.eq(self.closes.valid | ~opens.open),
             positions.write.valid.eq(saved | self.set.valid),
             written.address.eq(Mux(saved, running.stream, opens.stream)),
             *(written.data[name].eq(Mux(saved, running.position[name], opens[name]))

@@ -208,14 +208,15 @@ def set_sending(
 
 
 def set_sending_sctp(
-    stream: int, *, association: int, sid: int, sequence: int = 0, limited: bool = False
-) -> tuple[Write, ...]:
-    """Opens the sending half of a stream over SCTP, on the SCTP stream ``sid``.
+    stream: int, *, association: int, sid: int, sequence: int = 0, limited: bool = False,
+    open: bool = True,
+) -> tuple[Write, ...]:  # fmt: skip
+    """Opens the sending half of a stream over SCTP, on the SCTP stream ``sid``; or closes it.
 
     ``sequence`` counts the chunks of the session so far. :func:`set_path` was given before; if the
     stream is ``limited``, so were :func:`set_limit` and :func:`set_path_limit`.
     """
-    flags = regs.pack("SEND_FLAGS", open=1, limited=limited, sctp=1)
+    flags = regs.pack("SEND_FLAGS", open=open, limited=limited, sctp=1)
     chunks = regs.pack("SEND_CHUNKS", association=association, sid=sid)
     return _write(
         "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, CHUNKS=chunks, COMMIT=1
@@ -242,6 +243,14 @@ def set_path(
             STREAMS=regs.pack("PATH_STREAMS", first=first, count=count), COMMIT=1,
         ),
     )  # fmt: skip
+
+
+def close_path(association: int) -> tuple[Write, ...]:
+    """Takes its streams from an association that sends nothing more."""
+    return (
+        Write("PATH_ASSOCIATION", association),
+        *_write("PATH", STREAMS=0, COMMIT=1),
+    )
 
 
 def set_path_limit(association: int, tsn: int, octets: int) -> tuple[Write, ...]:

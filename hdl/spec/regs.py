@@ -617,7 +617,13 @@ REGISTERS = (
         "rw",
         "Settings for sending on the stream.",
         (
-            _f("open", 0, 1, "1: segments leave; 0: they are dropped and counted."),
+            _f(
+                "open",
+                0,
+                1,
+                "1: segments leave; 0: they are dropped and counted, and messages end without"
+                " credit.",
+            ),
             _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
             _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),
             _f(

@@ -282,13 +282,19 @@ class SimTransport(Transport):
         self._posted.append(_Packet(compiled.ROW.pack(*operation), octets))
 
     def sent(self) -> list[SentFpdu]:
+        return self._left(compiled.FPDUS)
+
+    def sent_frames(self) -> list[SentFpdu]:
+        return self._left(compiled.FRAMES)
+
+    def _left(self, port: int) -> list[SentFpdu]:
         with self._lock:
-            count = self._library.sim_left(self._caught_up(), compiled.FPDUS)
+            count = self._library.sim_left(self._caught_up(), port)
             if not count:
                 return []
-            fpdus = compiled.left(self._library, self._sim, compiled.FPDUS)[:count]
-            self._library.sim_forget(self._sim, compiled.FPDUS, count)
-        return [SentFpdu(each.stream, each.sequence, each.octets, each.record) for each in fpdus]
+            packets = compiled.left(self._library, self._sim, port)[:count]
+            self._library.sim_forget(self._sim, port, count)
+        return [SentFpdu(each.stream, each.sequence, each.octets, each.record) for each in packets]
 
     @property
     def sending(self) -> int:

@@ -157,6 +157,12 @@ class Transport(Closing):
         """Returns the FPDUs that the device has sent since the last call, in their order."""
         return []
 
+    def sent_frames(self) -> list[SentFpdu]:
+        """Returns the frames of SCTP that the device has sent since the last call, in their order,
+        without FCS; each with the TSN of its chunk as sequence number.
+        """
+        return []
+
     def entropy(self, octets: int) -> bytes:
         """Returns octets that nobody can predict."""
         return secrets.token_bytes(octets)

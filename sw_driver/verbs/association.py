@@ -12,10 +12,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import AnyStatus, ChunkStatus, Completion, Kind
 from ...hdl.spec.net import AssociationKey, Move, insert
+from ...hdl.spec.path import SendPath
 from ...hdl.spec.sctp import Diversion, Function, State
 from ..base.checks import any_integer, instance, integer, shown
 from ..base.errors import (
@@ -27,6 +29,7 @@ from ..base.errors import (
     UnsupportedDevice,
     WrongType,
 )
+from .chunks import AssociationSender
 from .context import Context
 from .cq import CQ
 from .handed_back import HeldChunks, frame_of
@@ -106,7 +109,13 @@ class Association(KnownAssociation):
     ----------
     number
         The device's number for the association.
+    latest
+        The TSN of the last chunk of the peer that the device took.
+    sender
+        Its sending side, after :meth:`send_by`.
     """
+
+    sender: AssociationSender | None = None
 
     def __init__(
         self,
@@ -130,7 +139,7 @@ class Association(KnownAssociation):
         self._ends = paths[0], ports, tag
         self._held = HeldChunks()
         # The TSN up to which the device knows TSNs to be past, and the last one taken.
-        self._past = self._latest = tsn - 1 & _WORD
+        self._past = self.latest = tsn - 1 & _WORD
         with context.lock:
             context.check()
             if context.sctp is None:
@@ -277,6 +286,18 @@ class Association(KnownAssociation):
             registers.write("SESSION_STREAM", number)
             return registers.read("GUIDE_NEXT")
 
+    def send_by(self, path: SendPath, **settings: Any) -> AssociationSender:
+        """Lets the device send on the association, which must be the first call of this method.
+
+        The arguments are those of :class:`AssociationSender`.
+        """
+        with self.context.lock:
+            self.check()
+            if self.sender is not None:
+                raise StateError(f"association {self.number} sends already")
+            self.sender = AssociationSender(self, path, **settings)
+            return self.sender
+
     # -- chunks that the device forwards and later gets back --------------------------------------
 
     def hold(self, reason: int, chunk: bytes) -> None:
@@ -369,10 +390,12 @@ class Association(KnownAssociation):
         """Follows a report's effect on a stream's session."""
         sid = completion.stream - self.first
         if completion.kind is Kind.CHUNK and completion.status == ChunkStatus.TAKEN:
-            self._latest = completion.tag
+            self.latest = completion.tag
         if completion.kind is Kind.SESSION:
             self._held.end(sid)
         elif completion.kind is Kind.CONTROL:
+            if self.sender is not None:
+                self.sender.follow(sid, Function(completion.tag))
             if completion.tag == Function.INITIATE:
                 self._held.end(sid)
             else:
@@ -384,8 +407,8 @@ class Association(KnownAssociation):
         with self.context.lock:
             self.check()
             self.context.service()
-            if _MOVE <= (self._latest - self._past & _WORD) < 1 << 31:
-                self._past = self._latest - _RECENT & _WORD
+            if _MOVE <= (self.latest - self._past & _WORD) < 1 << 31:
+                self._past = self.latest - _RECENT & _WORD
                 for sid in range(self.count):
                     self.tell(sid, Function.PAST, tsn=self._past)
             taken = [self._reports.popleft() for _ in range(min(count, len(self._reports)))]
@@ -424,6 +447,8 @@ class Association(KnownAssociation):
                 if (stream := context.streams.get(number)) is not None:
                     stream.close()
             context.settle()
+            if self.sender is not None:
+                context.registers.start(commands.close_path(self.number))
             self.closed = True
             context.numbers.extend(range(self.first, self.first + self.count))
             del context.associations[self.number]

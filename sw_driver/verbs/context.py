@@ -384,13 +384,15 @@ class Context(Closing):
         Whether the device can answer RDMA Read Requests, too.
     reads
         How many RDMA Reads of a stream the device bounds; 0: none.
+    chunks
+        Whether the device sends over SCTP, too.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.
     """
 
     kinds: ClassVar[dict[type, type]] = {}
-    sends = responds = False
+    sends = responds = chunks = False
     reads = 0
 
     def __init__(
@@ -418,7 +420,7 @@ class Context(Closing):
             self.registers.read("CAP_SENDS") if transport.carries else 0
         )
         self.sends, self.responds = bool(sends["messages"]), bool(sends["responses"])
-        self.reads = sends["reads"]
+        self.reads, self.chunks = sends["reads"], bool(sends["chunks"])
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table
@@ -653,17 +655,23 @@ class Context(Closing):
             for ring in self.rings if rings is None else rings:
                 for completion in ring.take(most):
                     self.hand_on(completion)
-            self._take_fpdus()
+            self._take_sent()
             return self._take_events()
 
-    def _take_fpdus(self) -> None:
-        """Passes the FPDUs that the device has sent to their streams."""
+    def _take_sent(self) -> None:
+        """Passes the FPDUs that the device has sent to their streams, and the frames to their
+        associations.
+        """
         if not self.sends:
             return
         for fpdu in self.transport.sent():
             stream = self.streams.get(fpdu.stream)
             if stream is not None and stream.sending is not None:
                 stream.sending.leave(fpdu)
+        for frame in self.transport.sent_frames() if self.chunks else ():
+            for owner in self.associations.values():
+                if 0 <= frame.stream - owner.first < owner.count and owner.sender is not None:
+                    owner.sender.leave(frame)
 
     def hand_on(self, completion: Completion) -> None:
         """Passes a completion to the stream or the associations that it concerns."""
@@ -673,7 +681,7 @@ class Context(Closing):
         elif completion.kind is Kind.SENT:
             stream = self.streams.get(completion.stream)
             if stream is not None and stream.sending is not None:
-                self._take_fpdus()  # the messages' FPDUs have left before
+                self._take_sent()  # the messages' FPDUs have left before
                 assert isinstance(completion.status, SentStatus)
                 stream.sending.ended(completion.status, completion.tag)
         elif completion.kind in (Kind.CHUNK, Kind.PACKET):

@@ -38,6 +38,8 @@ class KnownStream(Closing):
         The queue that gets its completions.
     sending
         Its sending half, if the device sends for it.
+    association
+        The association that it belongs to, over SCTP.
     """
 
     number: int
@@ -48,6 +50,7 @@ class KnownStream(Closing):
     queues: frozenset[int]
     cq: Any
     sending: Any = None
+    association: Any
 
     @abstractmethod
     def check(self) -> None:
@@ -89,12 +92,30 @@ class KnownAssociation(Closing):
         Number of the association's first stream, and how many streams it has.
     free
         Numbers of these streams that are not in use.
+    sender
+        Its sending side, if the device sends for it.
+    latest
+        The TSN of the last chunk of the peer that the device took.
     """
 
+    context: Any
     number: int
     first: int
     count: int
     free: set[int]
+    sender: Any = None
+    latest: int
+
+    @abstractmethod
+    def tell(
+        self,
+        sid: int,
+        function: Any,
+        *,
+        tsn: int | None = None,
+        outstanding: int | None = None,
+    ) -> Any:
+        """Announces a session message to the device before it is sent."""
 
     @abstractmethod
     def check(self) -> None:

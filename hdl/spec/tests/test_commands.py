@@ -28,6 +28,7 @@ ALL = {
     "take": commands.take(0x1_2345, queue=3, arm=True),
     "set_send_page": commands.set_send_page(3, 4),
     "close_send_ring": commands.close_send_ring(3),
+    "close_path": commands.close_path(3),
     "set_path_limit": commands.set_path_limit(3, -1, 1 << 32),
     "set_association": commands.set_association(Move(1, 2, KEY), first=3, count=4, number=5),
     "clear_association": commands.clear_association(1, 2),

@@ -239,3 +239,19 @@ def test_a_stream_that_is_closed_while_it_waits_gives_up_its_place() -> None:
     device.sent(6)
     outcome = device.run(STALLS)
     assert {each.stream for each in outcome.frames} == {2} and len(outcome.frames) == 6
+
+
+def test_a_stream_that_the_host_closes_ends_its_messages_without_credit() -> None:
+    """They leave no chunk, and the other stream has all of the credit that comes."""
+    device = Window()
+    for stream in (1, 2):
+        device.post(stream, *(write(STAG if stream == 1 else OTHER) for _ in range(3)))
+        device.waits(stream, Waits.ASSOCIATION)
+    device.do(
+        commands.set_sending_sctp(1, association=0, sid=7, limited=True, open=False),
+        commands.set_limit(1, PLENTY),
+    )
+    device.operations.append(Poll(regs.address("SEND_CONSUMER"), 0xFFFF_FFFF, 3))
+    device.allow(0, 9, 9 * 1002)
+    outcome = device.run(STALLS)
+    assert len(of(outcome, 0)) == 9 and {each.stream for each in outcome.frames} == {2}

@@ -1,0 +1,327 @@
+"""DDP over SCTP is sent through the driver, on the real gateware, over a network that loses frames.
+
+The peer is built from the golden model: its sessions judge control messages and DDP-SSNs, and it
+places what arrives. RFC 9260 and RFC 5043 are the rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.path import SendPath
+from ddp_rnic.hdl.spec.sctp import Diversion, Function
+from ddp_rnic.hdl.spec.send import Kind
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.model.ddp import TaggedHeader, decode_segment
+from ddp_rnic.sim.model.sctp import (
+    DataChunk,
+    Packet,
+    Ppid,
+    SackChunk,
+    SegmentReceived,
+    Session,
+    SessionControl,
+)
+from ddp_rnic.sim.model.sctp import Function as Message
+from ddp_rnic.sim.replay.paths import example_path, frame_of
+from ddp_rnic.sw_driver import (
+    CQ,
+    MR,
+    PD,
+    WC,
+    Access,
+    Association,
+    Context,
+    Device,
+    InvalidRequest,
+    Opcode,
+    StateError,
+    UnsupportedDevice,
+    WcStatus,
+)
+from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
+from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
+from ddp_rnic.sw_driver.verbs.sending import Part
+
+CONFIG = RnicConfig(transmit=True, mpa=False, sctp=True)
+OWN = (1 << 32) - 3  # the first TSN of the device
+WINDOW = 1 << 16
+
+
+class Peer(Receiver):
+    """The peer of an association of three SCTP streams."""
+
+    def __init__(self, sim: SimTransport, path: SendPath) -> None:
+        super().__init__(OWN)
+        self.sim, self.path, self.tsn = sim, path, TSN
+        self.sessions = {sid: Session(sid) for sid in range(3)}
+        self.memory: dict[int, bytes] = {}  # octets that were placed, by the STag
+        self.private: list[bytes] = []
+        self.frames: list[bytes] = []
+        self.answers = True
+        self.loses: Callable[[int], bool] = lambda tsn: False
+        self.seen = 0
+
+    def frame(self, octets: bytes) -> None:
+        """Takes a frame of the device, or loses it."""
+        self.frames.append(octets)
+        packet = Packet.parse(octets[len(self.path.headers) :])
+        (chunk,) = packet.chunks
+        assert isinstance(chunk, DataChunk)
+        if self.loses(chunk.tsn):
+            return
+        number = OWN + (chunk.tsn - OWN) % (1 << 32)
+        fresh = number >= self.next and number not in self.ahead
+        self.take(number)
+        self.seen += 1
+        if fresh:
+            for event in self.sessions[chunk.stream].receive(chunk.ppid, chunk.payload):
+                self.handle(chunk.stream, event)
+
+    def handle(self, sid: int, event: object) -> None:
+        if isinstance(event, SessionControl):
+            self.private.append(event.private_data)
+            if event.function is Message.INITIATE and self.answers:
+                self.control(sid, Message.ACCEPT)
+        else:
+            assert isinstance(event, SegmentReceived), event
+            header, payload = decode_segment(event.segment)
+            if isinstance(header, TaggedHeader):
+                before = self.memory.get(header.stag, b"").ljust(header.to, b"\0")
+                end = header.to + len(payload)
+                self.memory[header.stag] = before[: header.to] + payload + before[end:]
+            else:
+                self.memory[header.qn] = self.memory.get(header.qn, b"") + payload
+
+    def control(self, sid: int, function: Message) -> None:
+        """Sends a session control message."""
+        payload = self.sessions[sid].control(function)
+        self.packet(DataChunk(self.tsn, sid, Ppid.CONTROL, payload))
+        self.tsn = (self.tsn + 1) % (1 << 32)
+
+    def sack(self) -> None:
+        cumulative, gaps = self.answer()
+        self.packet(SackChunk(cumulative, WINDOW, tuple(gaps)))
+
+    def packet(self, chunk: Any) -> None:
+        headers = bytes(12) + b"\x08\x00" + bytes([0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 132, 0, 0])
+        headers += bytes(map(int, (PEER + "." + HOST).split(".")))
+        packet = Packet(4001, 4002, 0x12345678, (chunk,)).encode()
+        self.sim.send_frame(frame_of(headers, packet))
+
+
+class Bench:
+    """A device, an association that sends, and its peer. Time passes as the test says."""
+
+    def __init__(self, sim: SimTransport, context: Context) -> None:
+        self.sim, self.context, self.now = sim, context, 0.0
+        self.pd, self.cq = PD(context), CQ(context)
+        self.path = example_path(2)  # over IPv4, in UDP
+        self.peer = Peer(sim, self.path)
+        self.association: Association = associate(context)
+        self.sender = self.association.send_by(
+            self.path, tsn=OWN, window=WINDOW, mtu=1100, transmit=self.peer.frame,
+            clock=lambda: self.now,
+        )  # fmt: skip
+        self._exceptions = len(sim.exceptions())
+        self.done: list[WC] = []
+        self.overwrites: Callable[[int, int], None] = lambda at, number: None
+
+    def open(self, sid: int, *, accepted: bool = True) -> Any:
+        """Opens a stream, and initiates its session."""
+        stream = self.association.stream(sid, self.pd, self.cq)
+        half = self.sender.open(stream)
+        self.sender.control(sid, Function.INITIATE, b"hello %d" % sid)
+        if accepted:
+            self.until(lambda: half.established)
+        return stream
+
+    def step(self) -> None:
+        """Passes all packets on, in both directions, and lets the peer answer."""
+        self.sim.run(400)
+        self.association.poll()
+        for wc in (found := self.cq.poll(64)):
+            if isinstance(wc.wr_id, tuple) and isinstance(wc.wr_id[1], int):
+                self.overwrites(*wc.wr_id)
+        self.done += found
+        moved = self.peer.seen or len(self.sim.exceptions()) > self._exceptions
+        if self.peer.seen:
+            self.peer.seen = 0
+            self.peer.sack()
+        exceptions = self.sim.exceptions()
+        for each in exceptions[self._exceptions :]:
+            if each.reason == Diversion.CHUNK:
+                self.sender.receive(each.octets)
+        self._exceptions = len(exceptions)
+        # While nothing moves, time passes until the sender's timer.
+        self.now += 0.01
+        if not moved and not self.sim.sending and (due := self.sender.tick()) is not None:
+            self.now = max(self.now, due)
+        self.sender.tick()
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        for _ in range(3000):
+            if ready():
+                return
+            self.step()
+        raise AssertionError("it does not come")
+
+    def region(self, octets: bytes) -> MR:
+        return self.pd.register(bytearray(octets), Access.LOCAL_READ)
+
+    def ended(self) -> list[tuple[object, WcStatus]]:
+        return [(wc.wr_id, wc.status) for wc in self.done if wc.opcode is Opcode.SENT]
+
+
+def tsn_of(path: SendPath, frame: bytes) -> int:
+    """Returns the TSN of a frame's chunk."""
+    (chunk,) = Packet.parse(frame[len(path.headers) :]).chunks
+    assert isinstance(chunk, DataChunk)
+    return chunk.tsn
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[SimTransport]:
+    with SimTransport(CONFIG) as sim:
+        yield sim
+
+
+@pytest.fixture
+def bench(simulated: SimTransport) -> Iterator[Bench]:
+    with Device(simulated).open() as context:
+        yield Bench(simulated, context)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
+def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
+    bench: Bench, loss: float
+) -> None:
+    """RFC 5041 section 5.4: the buffer is the host's again with the completion, and the host
+    overwrites it: a chunk that is sent again has to have the octets that were posted.
+    """
+    rng, octets = random.Random(7), random.Random(1).randbytes(40_000)
+    bench.peer.loses = lambda tsn: rng.random() < loss
+    streams = [bench.open(sid, accepted=False) for sid in (0, 2)]
+    regions = [bench.region(octets) for _ in streams]
+    sent: list[object] = []
+    bench.overwrites = lambda at, number: regions[at].write(bytes(10_000), 10_000 * number)
+    for at, stream in enumerate(streams):
+        for number in range(4):
+            part = Part(regions[at], 10_000 * number, 10_000)
+            stream.sending.post(
+                Kind.TAGGED, part, stag=0x100 + at, to=10_000 * number, wr_id=(at, number)
+            )
+            sent.append((at, number))
+        stream.sending.post(Kind.UNTAGGED, b"a Send", qn=at, wr_id=(at, "send"))
+        sent.append((at, "send"))
+    assert not bench.done
+    bench.until(lambda: len([each for each in bench.ended() if each[0]]) == len(sent))
+    found = [each for each in bench.ended() if each[0]]
+    assert sorted(map(str, found)) == sorted(str((each, WcStatus.SUCCESS)) for each in sent)
+    assert bench.peer.private == [b"hello 0", b"hello 2"]
+    assert bench.peer.memory == {0x100: octets, 0x101: octets, 0: b"a Send", 1: b"a Send"}
+    # RFC 9260 section 6.2: a chunk that is sent again is the same one.
+    frames = bench.peer.frames
+    assert len(set(frames)) == len({tsn_of(bench.path, each) for each in frames})
+    assert (len(frames) > len(set(frames))) == (loss > 0)
+
+
+def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
+    bench.peer.answers = False
+    stream = bench.open(0, accepted=False)
+    stream.sending.post(Kind.UNTAGGED, b"early", qn=0)
+    for _ in range(20):
+        bench.step()
+    assert bench.peer.private == [b"hello 0"] and not bench.peer.memory
+    bench.peer.control(0, Message.ACCEPT)
+    bench.until(lambda: bench.peer.memory == {0: b"early"})
+
+
+def test_a_session_that_the_peer_initiates_is_accepted(bench: Bench) -> None:
+    stream = bench.association.stream(1, bench.pd, bench.cq)
+    half = bench.sender.open(stream)
+    with pytest.raises(StateError, match="ACCEPT must not be sent on SCTP stream 1"):
+        bench.sender.control(1, Function.ACCEPT)
+    bench.peer.control(1, Message.INITIATE)
+    bench.until(lambda: not bench.sim.sending)
+    bench.step()
+    bench.sender.control(1, Function.ACCEPT)
+    half.post(Kind.UNTAGGED, bytes(2000), qn=0, wr_id=1)
+    bench.sender.control(1, Function.TERMINATE)
+    bench.until(lambda: (1, WcStatus.SUCCESS) in bench.ended())
+    assert bench.peer.memory == {0: bytes(2000)}
+
+
+def test_a_stream_that_fails_leaves_its_association_and_the_others_alive(bench: Bench) -> None:
+    """RFC 5043 section 11.3: "termination of a DDP Stream does not mandate termination of the
+    Association." Chunks of the stream that were lost arrive, because their TSNs have to.
+    """
+    lost = {(OWN + at) % (1 << 32) for at in range(2, 12, 3)}
+
+    def once(tsn: int) -> bool:
+        found = tsn in lost
+        lost.discard(tsn)
+        return found
+
+    bench.peer.loses = once
+    one, other = bench.open(0), bench.open(1)
+    good, bad = bench.region(bytes(range(200)) * 50), bench.region(bytes(3000))
+    one.sending.post(Kind.TAGGED, Part(good, 0, 6000), stag=1, to=0, wr_id="good")
+    part = Part(bad, 0, 3000)
+    bad.close()
+    one.sending.post(Kind.TAGGED, part, stag=1, to=6000, wr_id="bad")
+    one.sending.post(Kind.TAGGED, Part(good, 0, 6000), stag=1, to=6000, wr_id="later")
+    for number in range(6):
+        other.sending.post(Kind.TAGGED, Part(good, 0, 9000), stag=2, to=0, wr_id=number)
+    bench.until(lambda: {"later", *range(6)} <= {name for name, _ in bench.ended()})
+    found = dict(bench.ended())
+    assert found["good"] is WcStatus.SUCCESS
+    assert found["bad"] is WcStatus.NOT_READ and found["later"] is WcStatus.FLUSHED
+    assert all(found[number] is WcStatus.SUCCESS for number in range(6))
+    assert bench.peer.memory[1] == (bytes(range(200)) * 50)[:6000]
+    assert bench.peer.memory[2] == (bytes(range(200)) * 50)[:9000]
+
+
+def test_a_stream_is_closed_while_its_association_has_no_credit(bench: Bench) -> None:
+    """Its messages are flushed, and the other stream gets the credit that comes."""
+    one, other = bench.open(0), bench.open(1)
+    region = bench.region(bytes(60_000))
+    bench.peer.loses = lambda tsn: True
+    for stream in (one, other):
+        stream.sending.post(Kind.TAGGED, Part(region, 0, 60_000), stag=1, to=0, wr_id=stream.number)
+    for _ in range(10):  # without the sender's timer: no chunk is sent again
+        bench.sim.run(400)
+        bench.association.poll()
+    one.close()
+    bench.peer.loses = lambda tsn: False
+    bench.until(lambda: {one.number, other.number} <= {name for name, _ in bench.ended()})
+    found = dict(bench.ended())
+    assert found[one.number] is WcStatus.FLUSHED and found[other.number] is WcStatus.SUCCESS
+
+
+def test_what_cannot_be_sent_says_so(bench: Bench) -> None:
+    with pytest.raises(StateError, match="association 0 sends already"):
+        bench.association.send_by(bench.path, tsn=1, window=1, mtu=1500, transmit=bytes)
+    with pytest.raises(StateError, match="SCTP stream 2 has no sending half: call open"):
+        bench.sender.control(2, Function.INITIATE)
+    stream = bench.open(0)
+    with pytest.raises(StateError, match="must be one of the association, without sending half"):
+        bench.sender.open(stream)
+    with pytest.raises(StateError, match="INITIATE must not be sent on SCTP stream 0, whose"):
+        bench.sender.control(0, Function.INITIATE)
+    other = associate(bench.context, tag=2)
+    with pytest.raises(InvalidRequest, match="mtu must be at least 576 octets on this path"):
+        other.send_by(bench.path, tsn=1, window=1, mtu=575, transmit=bytes)
+
+
+def test_a_device_that_does_not_send_over_sctp_says_so() -> None:
+    with SimTransport(RnicConfig(sctp=True)) as sim, Device(sim).open() as context:
+        association = associate(context)
+        with pytest.raises(UnsupportedDevice, match="sends nothing over SCTP"):
+            association.send_by(
+                example_path(0), tsn=1, window=1, mtu=1500, transmit=lambda octets: None
+            )

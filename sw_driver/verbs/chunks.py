@@ -1,0 +1,352 @@
+"""Sends DDP over SCTP: the sending side of an association, and the sending halves of its streams.
+
+The device makes the packets and gives TSNs and DDP-SSNs; this end of SCTP follows the peer's SACK
+chunks, and decides which chunks may leave and which leave again (RFC 9260 sections 6 and 7).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...hdl.spec import commands
+from ...hdl.spec.path import SendPath
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN, Function
+from ...hdl.spec.send import Kind, Piece, Record
+from ..base.checks import instance, integer
+from ..base.errors import InvalidRequest, StateError, TransportError, UnsupportedDevice
+from ..transports.memory import Steps
+from ..transports.transport import SentFpdu
+from .flight import Flight
+from .known import KnownAssociation, KnownStream
+from .sending import Part, SendingHalf, SendSettings
+
+__all__ = ["AssociationSender", "ChunkHalf"]
+
+_TSN = 1 << 32
+#: Chunks of a session that a stream may send ahead: the limits of its association are less.
+_ALL = 1 << 30
+#: The chunk type of SACK, and its fields after the chunk's header (RFC 9260 section 3.3.4).
+_SACK, _FIELDS = 3, struct.Struct(">BxHIIHH")
+_GAP = struct.Struct(">HH")
+#: IPv4 and UDP headers; the IPv6 header has twice as many octets as that of IPv4.
+_IP, _UDP = 20, 8
+#: RFC 5043 section 9: the least MULPDU.
+_LEAST = 516
+
+
+class ChunkHalf(SendingHalf):
+    """Sends the messages of one DDP Stream Session, in the order of their posts.
+
+    Messages that are posted before the session is established wait on the host (RFC 5043 section
+    6.6). A message has its completion once the peer has acknowledged all of its chunks.
+
+    Parameters
+    ----------
+    stream
+        The stream, which belongs to the association.
+    sender
+        The sending side of the association.
+    """
+
+    def __init__(self, stream: KnownStream, sender: AssociationSender) -> None:
+        self._sender, self._chunks = sender, 0
+        self._held: deque[tuple[Kind, bytes | Part | Piece, object, dict[str, int]]] = deque()
+        self.established = False
+        settings = SendSettings(mulpdu=sender.mulpdu, crc=False, markers=False, keeps=False)
+        super().__init__(stream, settings, leave=lambda octets: None)
+
+    def _open(self) -> None:
+        self._set(open=True)
+        self._failed = False
+
+    def _set(self, *, open: bool) -> None:
+        association, number = self._sender.association, self._stream.number
+        self._context.registers.start(
+            commands.set_sending_sctp(
+                number, association=association.number, sid=number - association.first,
+                sequence=self._chunks, limited=True, open=open,
+            )
+        )  # fmt: skip
+
+    def _allow(self, ahead: int) -> None:
+        """Lets all chunks leave for which the association has credit."""
+        self._limit = self._chunks + _ALL
+        self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
+
+    def post(
+        self, kind: Kind, body: bytes | Part | Piece, *, wr_id: object = None, **fields: int
+    ) -> None:
+        """Posts a message, as :meth:`SendingHalf.post` does."""
+        if self.established or kind is Kind.CONTROL:
+            super().post(kind, body, wr_id=wr_id, **fields)
+        else:
+            self._held.append((kind, body, wr_id, fields))
+
+    def establish(self) -> None:
+        """Posts the messages that waited for the session."""
+        self.established = True
+        while self._held:
+            kind, body, wr_id, fields = self._held.popleft()
+            super().post(kind, body, wr_id=wr_id, **fields)
+
+    # -- chunks -----------------------------------------------------------------------------------
+
+    def left(self, record: Record) -> None:
+        """Notes that a chunk has left."""
+        self._chunks += 1
+        if record.ends:
+            self._gone = record.entry + record.entries
+        if self._limit - self._chunks < _ALL // 2:
+            self._allow(_ALL)
+        if self._abandoned:
+            self._release(self._gone)
+
+    def arrived(self, record: Record) -> None:
+        """Notes that the peer has acknowledged all chunks of the stream up to this one."""
+        if record.ends and not self._abandoned:
+            self._arrived = record.entry + record.entries
+            self._release(self._arrived)
+
+    @property
+    def number(self) -> int:
+        """The number of the stream."""
+        return self._stream.number
+
+    @property
+    def repeats(self) -> bool:
+        """True if the device can send chunks again."""
+        return not (self._failed or self._broken or self._abandoned)
+
+    def closing(self) -> Steps[None]:
+        """Frees the ring, in steps, after the device has disabled the stream."""
+        self._failed = self.established = True
+        while self._held:
+            kind, body, wr_id, fields = self._held.popleft()
+            super().post(kind, body, wr_id=wr_id, **fields)
+        self._set(open=False)  # messages end without credit of the association
+        yield from super().closing()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A chunk that was not acknowledged cumulatively: its half, its record, and its frame."""
+
+    half: ChunkHalf
+    record: Record
+    frame: bytes
+    length: int  #: octets after the DDP-SSN
+    ssn: int
+    msn: int
+
+
+class AssociationSender:
+    """The sending side of an association: it gives the device credit, and has lost chunks sent
+    again.
+
+    Parameters
+    ----------
+    association
+        The association, which receives.
+    path
+        The headers of packets to the peer.
+    tsn
+        The initial TSN of this end.
+    window
+        The peer's window from its INIT or INIT ACK chunk, in octets.
+    mtu
+        Octets of the longest IP packet on the path.
+    transmit
+        Takes the frames that the device has sent, without FCS.
+    clock
+        Returns the time in seconds.
+
+    Attributes
+    ----------
+    mulpdu
+        Octets of the longest DDP Segment.
+    """
+
+    def __init__(
+        self,
+        association: KnownAssociation,
+        path: SendPath,
+        *,
+        tsn: int,
+        window: int,
+        mtu: int,
+        transmit: Callable[[bytes], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        instance("an association's path", path, SendPath)
+        tsn = integer("tsn", tsn, 0, _TSN - 1, "from 0 to 2**32 - 1")
+        window = integer("window", window, 1, _TSN - 1, "from 1 to 2**32 - 1 octets")
+        headers = _IP * (1 + path.v6) + _UDP * path.udp + COMMON_HEADER + DATA_HEADER
+        longest = (integer("mtu", mtu, 0, 1 << 16) - headers) // 4 * 4
+        self.mulpdu = longest - SSN
+        if self.mulpdu < _LEAST:
+            raise InvalidRequest(
+                f"mtu must be at least {-(-(_LEAST + SSN) // 4) * 4 + headers} octets on this path"
+                f" (RFC 5043 section 9), not {mtu}"
+            )
+        self.association, self._context = association, association.context
+        if not self._context.chunks:
+            raise UnsupportedDevice(
+                "the device sends nothing over SCTP, or the host does not get its frames: build it"
+                " with RnicConfig(transmit=True, sctp=True)"
+            )
+        self._path, self._transmit, self._clock = path, transmit, clock
+        self._flight = Flight(tsn, window, longest)
+        self._chunks: dict[int, _Chunk] = {}  # by TSN, in their order
+        self._context.registers.start(
+            commands.set_path(
+                association.number, path, tsn=tsn, first=association.first, count=association.count
+            )
+        )
+        self._given: object = None
+        self._allow()
+
+    def _allow(self) -> None:
+        """Gives the device the credit that the association has now."""
+        limits = self._flight.limits()
+        if limits != self._given:
+            self._given = limits
+            self._context.registers.start(commands.set_path_limit(self.association.number, *limits))
+
+    # -- sessions ---------------------------------------------------------------------------------
+
+    def open(self, stream: KnownStream) -> ChunkHalf:
+        """Gives a stream its sending half, for one session."""
+        with self._context.lock:
+            stream.check()
+            if stream.sending is not None or stream.association is not self.association:
+                raise StateError("the stream must be one of the association, without sending half")
+            stream.sending = ChunkHalf(stream, self)
+            return stream.sending
+
+    def control(self, sid: int, function: Function, private: bytes = b"") -> None:
+        """Sends a session control message, after the messages that were posted before.
+
+        Parameters
+        ----------
+        sid
+            The SCTP stream, whose stream has a sending half.
+        function
+            INITIATE, ACCEPT, REJECT or TERMINATE.
+        private
+            The Private Data, which the peer's ULP gets.
+
+        Raises
+        ------
+        StateError
+            The message must not be sent now (RFC 5043 section 6).
+        """
+        instance("Private Data", private, bytes)
+        with self._context.lock:
+            half = self._half(sid)
+            if half is None:
+                raise StateError(f"SCTP stream {sid} has no sending half: call open() first")
+            if function is Function.INITIATE:
+                past = self.association.latest
+                self.association.tell(sid, function, tsn=past, outstanding=self._outstanding(sid))
+            else:
+                self.association.tell(sid, function)
+            half.post(Kind.CONTROL, private, rsvdulp=function << 24)
+            if function is Function.ACCEPT:
+                half.establish()
+
+    def _half(self, sid: int) -> ChunkHalf | None:
+        stream = self._context.streams.get(self.association.first + sid)
+        half = stream.sending if stream is not None else None
+        return half if isinstance(half, ChunkHalf) else None
+
+    def _outstanding(self, sid: int) -> int:
+        """Returns how many chunks of an SCTP stream the peer has not acknowledged."""
+        return sum(each.half is self._half(sid) for each in self._chunks.values())
+
+    def follow(self, sid: int, function: Function) -> None:
+        """Notes a session control message of the peer."""
+        if function is Function.ACCEPT and (half := self._half(sid)) is not None:
+            half.establish()
+
+    # -- chunks -----------------------------------------------------------------------------------
+
+    def leave(self, frame: SentFpdu) -> None:
+        """Takes a frame that the device has sent."""
+        record, flight = Record.decode(frame.record), self._flight
+        if not record.repeat:
+            if frame.sequence != flight.next % _TSN:
+                raise TransportError(
+                    f"a chunk left with the TSN {frame.sequence:#010x}, not"
+                    f" {flight.next % _TSN:#010x}: reset the device"
+                )
+            chunk = frame.octets[len(self._path.headers) + COMMON_HEADER :]
+            length = int.from_bytes(chunk[2:4], "big")
+            data = chunk[DATA_HEADER:length]
+            half = self._half(frame.stream - self.association.first)
+            assert half is not None
+            self._chunks[flight.next] = _Chunk(
+                half, record, frame.octets, len(data) - SSN, int.from_bytes(data[:SSN], "big"),
+                int.from_bytes(data[12:16], "big"),
+            )  # fmt: skip
+            half.left(record)
+            flight.leave(len(data), self._clock())
+            self._allow()
+        self._transmit(frame.octets)
+
+    def receive(self, chunk: bytes) -> None:
+        """Takes a chunk of the peer from the exception stream: a SACK chunk, or another one, which
+        is ignored.
+        """
+        instance("a chunk", chunk, bytes)
+        if len(chunk) < _FIELDS.size or chunk[0] != _SACK:
+            return
+        _, length, cumulative, window, count, _ = _FIELDS.unpack_from(chunk)
+        if not _FIELDS.size + 4 * count <= length <= len(chunk):
+            return
+        gaps = [*_GAP.iter_unpack(chunk[_FIELDS.size : _FIELDS.size + 4 * count])]
+        with self._context.lock:
+            self.association.check()
+            if self._flight.acknowledge(cumulative, window, gaps, self._clock()):
+                self._release()
+                self._send_again()
+
+    def _release(self) -> None:
+        """Lets the messages end whose chunks have arrived."""
+        last: dict[int, tuple[ChunkHalf, Record]] = {}
+        while self._chunks and next(iter(self._chunks)) < self._flight.first:
+            chunk = self._chunks.pop(next(iter(self._chunks)))
+            if chunk.record.ends:
+                last[id(chunk.half)] = chunk.half, chunk.record
+        for half, record in last.values():
+            half.arrived(record)
+
+    def tick(self) -> float | None:
+        """Does the work that is due now; returns the time at which to call again, or None: after a
+        chunk has left.
+        """
+        with self._context.lock:
+            self.association.check()
+            self._flight.expire(self._clock())
+            self._send_again()
+            return self._flight.deadline
+
+    def _send_again(self) -> None:
+        """Lets chunks leave again that are lost, and gives new credit."""
+        for tsn in self._flight.due(self._clock()):
+            chunk = self._chunks[tsn]
+            record = chunk.record
+            if chunk.half.repeats:
+                self._context.registers.start(
+                    commands.repeat(
+                        chunk.half.number, tsn % _TSN, entry=record.entry, entries=record.entries,
+                        offset=record.offset, length=chunk.length, msn=chunk.msn, ssn=chunk.ssn,
+                    )
+                )  # fmt: skip
+            else:
+                # The stream has ended, and the peer still has to get the TSN.
+                self._transmit(chunk.frame)
+        self._allow()

@@ -78,6 +78,10 @@ class Peer(Receiver):
         """Takes a frame of the device, or loses it. Scapy joins fragments of IP packets."""
         ip = Ether(octets).payload
         self.lengths.append(len(ip))
+        if IP in ip:
+            fresh = ip.copy()
+            del fresh.chksum
+            assert IP(bytes(fresh)).chksum == ip.chksum
         if len(ip) > self.mtu:
             return
         self.parts.append(ip)

@@ -76,12 +76,12 @@ class Peer(Receiver):
 
     def frame(self, octets: bytes) -> None:
         """Takes a frame of the device, or loses it. Scapy joins fragments of IP packets."""
-        ip = Ether(octets).payload
+        ip: Any = Ether(octets).payload
         self.lengths.append(len(ip))
         if IP in ip:
-            fresh = ip.copy()
-            del fresh.chksum
-            assert IP(bytes(fresh)).chksum == ip.chksum
+            summed = ip.copy()
+            del summed.chksum
+            assert IP(bytes(summed)).chksum == ip.chksum
         if len(ip) > self.mtu:
             return
         self.parts.append(ip)

@@ -60,10 +60,8 @@ def play(
     plan = replay.plan
     memory = np.zeros(len(plan.memory), np.uint8)  # not zeros_like, which would fill it
     memory[: replay.filled] = plan.memory[: replay.filled]
-    comparison, tally = Comparison(plan), Tally(plan)
+    comparison, tally = Comparison(plan), Tally(plan, None if keep is Keep.NOTHING else memory)
     record = None if keep is Keep.NOTHING else Record(plan)
-    # A record has no place for the entries that SCTP makes.
-    keeps = keep is Keep.EVERYTHING or (record is not None and plan.config.sctp)
 
     def operations() -> Iterator[Operation]:
         begin()
@@ -75,8 +73,7 @@ def play(
         comparison.take(outcome)
         received = tally.take(outcome)
         plan.forget()
-        if record is None:
-            plan.reuse(received, memory)
+        plan.reuse(received, memory)
         return True
 
     def show(done: int, known: int) -> None:
@@ -85,7 +82,7 @@ def play(
 
     outcome = engine.run(
         plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
-        part=None if keeps else part,
+        part=None if keep is Keep.EVERYTHING else part,
     )  # fmt: skip
     run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
     if record is not None:

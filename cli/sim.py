@@ -483,7 +483,7 @@ def _print_queues(console: Console, result: Result) -> None:
     for run, stream in result.streams:
         received = [
             (buffer.qn, completion.length)
-            for buffer, completion, _ in run.receives()
+            for buffer, completion in run.received
             if buffer.stream == stream.number
         ]
         posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]

@@ -156,7 +156,7 @@ def test_buffers_of_compared_messages_are_used_again(monkeypatch: pytest.MonkeyP
     talk, message = Conversation(), bytes(range(1, 201)) * 5
     for _ in range(300):
         talk.untagged("10.7.0.2", SEND, message)
-    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig(queue_depth=4))
+    (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig())
     engine = Watching()
     run = playing.play(replay, engine)
     assert not run.differences and run.deliveries(0) == 300
@@ -202,13 +202,32 @@ def test_sctp_is_played_in_pieces_too(monkeypatch: pytest.MonkeyPatch, tmp_path:
         engine = Watching()
         assert sim(monkeypatch, engine, path, "--json").stdout == whole.stdout
         assert engine.inverted and not engine.others
+    monkeypatch.setattr(record, "MOST", 9)
+    monkeypatch.setattr(record, "_BEHIND", 9)
+    beginning = tmp_path / "beginning"
+    result = sim(monkeypatch, CompiledEngine(), path, "--json", "--out", beginning)
+    assert result.stdout == whole.stdout and receives(beginning) == receives(tmp_path)
+    explored = [
+        unpacked((each / "explorer.html").read_text())[1]["more"][0]["segments"]
+        for each in (beginning, tmp_path)
+    ]
+    assert explored[0] == explored[1][:9] and all("stages" in each for each in explored[0])
 
 
 def test_the_report_has_all_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole, pieces = tmp_path / "whole", tmp_path / "pieces"
+    assert sim(monkeypatch, CompiledEngine(), SHIPPED, "--out", whole).exit_code == 0
     in_pieces(monkeypatch, 1)
+    monkeypatch.setattr(record, "MOST", 5)
+    monkeypatch.setattr(record, "_BEHIND", 5)
     engine = Watching()
-    assert sim(monkeypatch, engine, SHIPPED, "--out", tmp_path).exit_code == 0
-    assert engine.inverted == engine.others == 0
+    assert sim(monkeypatch, engine, SHIPPED, "--out", pieces).exit_code == 0
+    assert engine.inverted and not engine.others
+    assert receives(whole) == receives(pieces) and len(receives(whole)) > 10
+
+
+def receives(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (out / "receives").iterdir()}
 
 
 def test_a_buffer_that_differs_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> 
     for name in ("waves.fst", "waves.gtkw", "waves.sucl"):
         assert f"waveform: {out / name}" in result.stdout
     reader = pylibfst.lib.fstReaderOpen(str(out / "waves.fst").encode())
-    _, signals = pylibfst.get_scopes_signals2(reader)
+    scopes, signals = pylibfst.get_scopes_signals2(reader)
     names = {name.replace(" ", "") for name in signals.by_name}
     first = pylibfst.lib.fstReaderGetStartTime(reader)
     last = pylibfst.lib.fstReaderGetEndTime(reader)
@@ -42,9 +42,28 @@ def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> 
     assert {"rnic.clk", "rnic.m_axi_wdata[63:0]", "rnic.commit.o__valid"} <= shown <= names
     assert "rnic.commit.o__payload.placement.address[63:0]" in shown
     assert not [name for name in shown if name.startswith("rnic.walker.scan.")]
-    surfer = (out / "waves.sucl").read_text().splitlines()
-    assert surfer[0] == "load_file waves.fst" and f"cursor_set {marker}" in surfer
-    assert "variable_add rnic.m_axi_wdata" in surfer
+    surfer = (out / "waves.sucl").read_text()
+    assert f"cursor_set {marker}\n" in surfer and "variable_add rnic.m_axi_wdata\n" in surfer
+    check_for_surfer(surfer, names, set(scopes))
+
+
+def check_for_surfer(commands: str, names: set[str], scopes: set[str]) -> None:
+    """Checks a command file against Surfer's documentation of commands.
+
+    Its page ``docs/commands/README.md`` has these commands and arguments. ``load_file``: "it works
+    to load a waveform file from a command file". ``variable_add``: "using the full path, including
+    scopes"; Surfer's own ``VariableRef::from_hierarchy_string`` takes all words before the last
+    dot as scopes. ``cursor_set``: "a plain integer (raw timescale ticks)". A command is a line, and
+    an argument one word.
+    """
+    load, *added, cursor, go_to = [line.split(" ") for line in commands.splitlines()]
+    assert load == ["load_file", "waves.fst"] and go_to == ["goto_cursor"]
+    assert cursor[0] == "cursor_set" and cursor[1].isdecimal() and len(cursor) == 2
+    plain = {name.partition("[")[0] for name in names}
+    assert added
+    for command, name in added:
+        assert command == "variable_add" and name in plain
+        assert name.rpartition(".")[0] in scopes
 
 
 @pytest.mark.parametrize(

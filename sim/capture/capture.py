@@ -34,7 +34,7 @@ from .formats import STANDARD_INPUT
 from .layers import TCP, IpPacket, Packets
 from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
 from .sctp_assumed import with_set_up
-from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp
+from .sctp_frames import SctpFrame, kept_frames, sctp_frame, sctp_in_udp
 from .standard_input import StandardInput, Stopped, standard_input
 
 __all__ = [
@@ -209,7 +209,7 @@ class Capture:
     frames: int
     connections: tuple[Connection, ...]
     notes: tuple[str, ...] = ()
-    sctp: tuple[SctpFrame, ...] = ()
+    sctp: Sequence[SctpFrame] = ()
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -294,7 +294,7 @@ class Watch:
 
     def __init__(self, pause: Callable[[Watch], None] | None = None) -> None:
         self.connections = Connections()
-        self.sctp: list[SctpFrame] = []
+        self.sctp = kept_frames()
         self.stopped = self.over = self._read = False
         self._pause = pause
         self._input: StandardInput | None = None
@@ -374,7 +374,7 @@ def capture_of(
         count,
         tuple(found_connections),
         (*unread.notes, *story.notes, *assumed.notes, *rest.notes()),
-        tuple(assumed.frames),
+        assumed.frames,
         (
             *unread.left_out,
             *story.left_out(),

@@ -9,7 +9,7 @@ there.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,6 +35,7 @@ from .connections import Endpoint
 from .layers import SCTP
 from .pcap import LeftOut
 from .sctp_frames import SctpFrame, with_checksums
+from .spool import Again, Numbers
 
 __all__ = ["Assumed", "with_set_up"]
 
@@ -59,7 +60,7 @@ class Assumed:
     assumptions.
     """
 
-    frames: list[SctpFrame]
+    frames: Sequence[SctpFrame]
     notes: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
@@ -72,15 +73,19 @@ class _Way:
     sent: int = 0  # how many frames
     init: InitChunk | None = None
     tsn: int | None = None  # the lowest TSN
+    tsns: Numbers = field(default_factory=Numbers)
+    functions: set[Function | None] = field(default_factory=set)  # of the messages
 
 
 class _Said(NamedTuple):
-    """A DDP message of a stream: its direction, its function (None for a segment), its DDP-SSN."""
+    """A DDP message of a stream: its direction, its function (None for a segment), its DDP-SSN, and
+    the number of its frame, from 0.
+    """
 
     ends: tuple[Endpoint, Endpoint]
     function: Function | None
     ssn: int
-    frame: SctpFrame
+    frame: int
 
     def answers(self, asked: tuple[Endpoint, Endpoint]) -> bool:
         """Returns True if it answers an Initiate that went in the direction ``asked``."""
@@ -88,7 +93,45 @@ class _Said(NamedTuple):
         return self.ends != asked and (refuses or self.function in _ANSWERS)
 
 
-def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
+@dataclass
+class _Order:
+    """The DDP-SSNs of one direction of an earlier session, continued past 65535 (RFC 5043
+    section 10).
+    """
+
+    last: int
+    least: int
+
+    def take(self, ssn: int) -> None:
+        self.last += (ssn - self.last + _HALF) % (2 * _HALF) - _HALF
+        self.least = min(self.least, self.last)
+
+
+@dataclass
+class _Talk:
+    """The DDP messages of an SCTP stream.
+
+    ``control`` are the control messages, ``begun`` whether a message precedes the first Initiate,
+    and ``orders`` the DDP-SSNs of those messages, by direction.
+    """
+
+    control: list[_Said] = field(default_factory=list)
+    begun: bool = False
+    opened: bool = False
+    orders: dict[tuple[Endpoint, Endpoint], _Order] = field(default_factory=dict)
+
+    def take(self, said: _Said) -> None:
+        self.opened |= said.function is Function.INITIATE
+        if said.function is not None:
+            self.control.append(said)
+        if self.opened:
+            return
+        self.begun = True
+        if said.function in (None, Function.TERMINATE):
+            self.orders.setdefault(said.ends, _Order(said.ssn, said.ssn)).take(said.ssn)
+
+
+def with_set_up(frames: Sequence[SctpFrame], asked: bool) -> Assumed:
     """Returns the frames with the set-up of those associations that lack it.
 
     Parameters
@@ -100,20 +143,55 @@ def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
         assumed only for those of which the capture has one direction.
     """
     complete, notes = with_checksums(frames)
-    pairs: dict[tuple[Endpoint, Endpoint], list[SctpFrame]] = {}
-    for frame in complete:
+    pairs: dict[tuple[Endpoint, Endpoint], _Pair] = {}
+    for number, frame in enumerate(complete):
         if frame.sound and frame.ends is not None:
             ends = _ends(frame)
-            pairs.setdefault((min(ends), max(ends)), []).append(frame)
-    found = Assumed(frames)
-    known = [_Pair(pair, own) for pair, own in pairs.items()]
-    for each in known:
+            pair = min(ends), max(ends)
+            if pair not in pairs:
+                pairs[pair] = _Pair(pair, number)
+            pairs[pair].take(frame, number)
+    found, made = Assumed(frames), _Completed(complete)
+    for each in pairs.values():
         # A pair may be another path of an association that was set up on its first path.
-        if not any(each.continues(other) for other in known if other is not each):
-            each.assume(found, complete, asked)
+        if not any(each.continues(other) for other in pairs.values() if other is not each):
+            each.assume(found, made, asked)
     if found.notes:
         found.notes[:0] = notes
+        found.frames = Again(made.frames)
     return found
+
+
+class _Completed:
+    """The frames of a capture, with those that are assumed.
+
+    Attributes
+    ----------
+    before, after
+        Frames to insert, by the number of the captured frame.
+    shifts
+        For each direction of a completed association, by SCTP stream: how much its DDP-SSNs are
+        lowered.
+    """
+
+    def __init__(self, captured: Sequence[SctpFrame]) -> None:
+        self._captured = captured
+        self.before: dict[int, list[_Made]] = {}
+        self.after: dict[int, list[_Made]] = {}
+        self.shifts: dict[tuple[Endpoint, Endpoint], dict[int, int]] = {}
+
+    def frames(self) -> Iterator[SctpFrame]:
+        still = {ends: dict(each) for ends, each in self.shifts.items()}
+        for number, frame in enumerate(self._captured):
+            ends = _ends(frame) if frame.sound else None
+            if ends not in still:
+                yield frame
+                continue
+            yield from (each.frame(frame.number) for each in self.before.get(number, ()))
+            if all(chunk.type in _SET_UP for chunk in frame.chunks or ()):
+                continue
+            yield _shifted(frame, still[ends])
+            yield from (each.frame(frame.number) for each in self.after.get(number, ()))
 
 
 def _ends(frame: SctpFrame) -> tuple[Endpoint, Endpoint]:
@@ -125,18 +203,17 @@ def _ends(frame: SctpFrame) -> tuple[Endpoint, Endpoint]:
 
 
 class _Pair:
-    """The SCTP between two ends."""
+    """The SCTP between two ends; ``first`` is the number of its first frame."""
 
-    def __init__(self, ends: tuple[Endpoint, Endpoint], frames: list[SctpFrame]) -> None:
-        self._frames = frames
+    def __init__(self, ends: tuple[Endpoint, Endpoint], first: int) -> None:
+        self._first = first
         self._ways = {ends: _Way(), ends[::-1]: _Way()}
-        self._said: dict[int, list[_Said]] = {}  # by stream, as captured
-        self._tsns: set[tuple[tuple[Endpoint, Endpoint], int]] = set()
+        self._talks: dict[int, _Talk] = {}  # by stream
         self._good = True  # whether all set-up chunks can be read, and there is one association
-        for frame in frames:
-            self._take(frame, self._ways[_ends(frame)])
 
-    def _take(self, frame: SctpFrame, way: _Way) -> None:
+    def take(self, frame: SctpFrame, number: int) -> None:
+        """Takes the next frame."""
+        way = self._ways[_ends(frame)]
         way.sent += 1
         for raw in frame.chunks or ():
             chunk = Chunk(raw.type, raw.flags, raw.value)
@@ -151,20 +228,20 @@ class _Pair:
                         way.tag = frame.ends.tag
                         if way.tsn is None or (way.tsn - data.tsn) % _MODULO < _MODULO // 2:
                             way.tsn = data.tsn
-                        self._hear(data, frame)
+                        self._hear(data, _ends(frame), number)
             except ProtocolError:
                 self._good = False
 
-    def _hear(self, data: DataChunk, frame: SctpFrame) -> None:
-        ends = _ends(frame)
-        if (ends, data.tsn) in self._tsns:
+    def _hear(self, data: DataChunk, ends: tuple[Endpoint, Endpoint], number: int) -> None:
+        way = self._ways[ends]
+        if not way.tsns.add(data.tsn):
             return
-        self._tsns.add((ends, data.tsn))
         try:
             ssn, function, _ = decode_payload(data.ppid, data.payload)
         except ProtocolError:
             return
-        self._said.setdefault(data.stream, []).append(_Said(ends, function, ssn, frame))
+        way.functions.add(function)
+        self._talks.setdefault(data.stream, _Talk()).take(_Said(ends, function, ssn, number))
 
     def continues(self, other: _Pair) -> bool:
         """Returns True if these packets have the ports and a Verification Tag that ``other``
@@ -179,8 +256,8 @@ class _Pair:
             for (ours, theirs), back in other._ways.items()
         )
 
-    def assume(self, found: Assumed, complete: list[SctpFrame], asked: bool) -> None:
-        """Adds the missing frames to ``found``, where that is allowed."""
+    def assume(self, found: Assumed, made: _Completed, asked: bool) -> None:
+        """Adds the missing frames, where that is allowed."""
         ways = self._ways
         one_way = not all(way.sent for way in ways.values())
         has_ddp = any(way.tag is not None for way in ways.values())
@@ -191,29 +268,29 @@ class _Pair:
         # The receiver of a direction chose its tag in its INIT.
         tag = way.tag if way.tag is not None else (other.init.tag if other.init else 1)
         back_tag = other.tag if other.tag is not None else (way.init.tag if way.init else 1)
-        before, after, stood = self._control(there)
+        before, after = self._control(there)
         tsn = _first(way, len(before[0]))
         back_tsn = _first(other, len(before[1]) + len(after))
-        made = [
+        first = [
             _Made(there, 0, [_init(back_tag, tsn, way.init)]),
             _Made(back, back_tag, [_init(tag, back_tsn, other.init, acknowledges=True)]),
             _Made(there, tag, [Chunk(ChunkType.COOKIE_ECHO, 0, b"assumed.")]),
             _Made(back, back_tag, [Chunk(ChunkType.COOKIE_ACK)]),
         ]
         for number, sid in enumerate(before[0]):
-            made.append(_Made(there, tag, [_message(tsn + number, sid, Function.INITIATE)]))
+            first.append(_Made(there, tag, [_message(tsn + number, sid, Function.INITIATE)]))
         for number, sid in enumerate(before[1]):
-            made.append(_Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)]))
-        accepts: dict[int, list[_Made]] = {}
+            first.append(_Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)]))
+        made.before[self._first] = first
         for number, (sid, frame) in enumerate(after, len(before[1])):
-            accepts.setdefault(id(frame), []).append(
+            made.after.setdefault(frame, []).append(
                 _Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)])
             )
         shifts = {
-            there: _shifts(stood, there, before[0]),
-            back: _shifts(stood, back, before[1]),
+            there: self._shifts(there, before[0]),
+            back: self._shifts(back, before[1]),
         }
-        self._write(found, complete, made, accepts, shifts)
+        made.shifts |= shifts
         opened = dict.fromkeys([*before[1], *(sid for sid, _ in after)])
         sessions = f", its sessions on SCTP streams {_list(opened)} accepted" if opened else ""
         found.notes.append(
@@ -235,19 +312,18 @@ class _Pair:
 
     def _control(
         self, there: tuple[Endpoint, Endpoint]
-    ) -> tuple[tuple[list[int], list[int]], list[tuple[int, SctpFrame]], dict[int, list[_Said]]]:
-        """Returns the control messages that the capture lacks, and the messages of earlier
-        sessions.
+    ) -> tuple[tuple[list[int], list[int]], list[tuple[int, int]]]:
+        """Returns the control messages that the capture lacks.
 
-        The first pair has the streams whose Initiate, and those whose Accept, is missing from the
+        The pair has the streams whose Initiate, and those whose Accept, is missing from the
         beginning. The list has the streams whose Accept is missing after a frame with an Initiate.
-        The dict has the messages of sessions that existed before, by stream.
         """
-        initiates, accepts, after, stood = [], [], [], {}
-        for sid, said in sorted(self._said.items()):
+        initiates, accepts, after = [], [], []
+        for sid, talk in sorted(self._talks.items()):
+            said = talk.control
             opens = [at for at, each in enumerate(said) if each.function is Function.INITIATE]
-            first = stood[sid] = said[: opens[0] if opens else None]
-            if first:
+            first = said[: opens[0] if opens else None]
+            if talk.begun:
                 initiates.append(sid)
                 if not any(each.answers(there) for each in first):
                     accepts.append(sid)
@@ -255,7 +331,7 @@ class _Pair:
                 answered = any(each.answers(there) for each in said[at:end])
                 if said[at].ends == there and not answered:
                     after.append((sid, said[at].frame))
-        return (initiates, accepts), after, stood
+        return (initiates, accepts), after
 
     def _rank(self, ends: tuple[Endpoint, Endpoint], way: _Way) -> int:
         """Returns 0 for the initiator's direction, which has the INIT or an Initiate; 2 for
@@ -263,33 +339,17 @@ class _Pair:
         """
         if way.init is not None:
             return 2 if way.init.acknowledges else 0
-        said = {each.function for of in self._said.values() for each in of if each.ends == ends}
+        said = way.functions
         return 0 if Function.INITIATE in said else 2 if Function.ACCEPT in said else 1
 
-    def _write(
-        self,
-        found: Assumed,
-        complete: list[SctpFrame],
-        made: list[_Made],
-        accepts: dict[int, list[_Made]],
-        shifts: dict[tuple[Endpoint, Endpoint], dict[int, int]],
-    ) -> None:
-        own = {id(frame) for frame in self._frames}
-        still = {ends: dict(each) for ends, each in shifts.items()}
-        first = self._frames[0]
-        base = found.frames if found.notes else complete
-        out: list[SctpFrame] = []
-        for frame in base:
-            if id(frame) not in own:
-                out.append(frame)
-                continue
-            if frame is first:
-                out += (each.frame(frame.number) for each in made)
-            if all(chunk.type in _SET_UP for chunk in frame.chunks or ()):
-                continue
-            out.append(_shifted(frame, still[_ends(frame)]))
-            out += (each.frame(frame.number) for each in accepts.get(id(frame), ()))
-        found.frames = out
+    def _shifts(self, ends: tuple[Endpoint, Endpoint], sids: list[int]) -> dict[int, int]:
+        """Returns how much the DDP-SSNs of earlier sessions have to be lowered, by stream."""
+        orders = {sid: self._talks[sid].orders.get(ends) for sid in sids}
+        return {
+            sid: (order.least - 1) % (2 * _HALF)
+            for sid, order in orders.items()
+            if order is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -344,23 +404,6 @@ def _message(tsn: int, sid: int, function: Function) -> DataChunk:
     """
     payload = bytes(SSN) + function.to_bytes(2, "big")
     return DataChunk(tsn % _MODULO, sid, Ppid.CONTROL, payload)
-
-
-def _shifts(
-    stood: dict[int, list[_Said]], ends: tuple[Endpoint, Endpoint], sids: list[int]
-) -> dict[int, int]:
-    """Returns how much the DDP-SSNs of earlier sessions have to be lowered, by stream."""
-    shifts = {}
-    for sid in sids:
-        orders: list[int] = []
-        for each in stood[sid]:
-            if each.ends == ends and each.function in (None, Function.TERMINATE):
-                # DDP-SSNs are continued past 65535 (RFC 5043 section 10).
-                last = orders[-1] if orders else each.ssn
-                orders.append(last + (each.ssn - last + _HALF) % (2 * _HALF) - _HALF)
-        if orders:
-            shifts[sid] = (min(orders) - 1) % (2 * _HALF)
-    return shifts
 
 
 def _shifted(frame: SctpFrame, shifts: dict[int, int]) -> SctpFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -15,8 +15,17 @@ from ...sw_driver.verbs.handed_back import frame_of
 from ..model.sctp import ChunkType, checksum
 from .layers import SCTP, IpPacket, with_header_sum
 from .pcap import Frame
+from .spool import Again, Kept
 
-__all__ = ["Ends", "RawChunk", "SctpFrame", "handed_back", "sctp_frame", "with_checksums"]
+__all__ = [
+    "Ends",
+    "RawChunk",
+    "SctpFrame",
+    "handed_back",
+    "kept_frames",
+    "sctp_frame",
+    "with_checksums",
+]
 
 _UDP_HEADER = 8
 
@@ -106,6 +115,11 @@ class SctpFrame:
         return replace(self, octets=with_header_sum(self.octets, at), wrong_header=b"")
 
 
+def kept_frames() -> Kept[SctpFrame]:
+    """Returns an empty list of frames, which keeps their octets in a temporary file."""
+    return Kept(lambda frame: frame.octets)
+
+
 def sctp_frame(
     frame: Frame, packet: IpPacket, ports: Collection[int] = (SCTP_UDP_PORT,)
 ) -> SctpFrame | None:
@@ -158,39 +172,52 @@ def sctp_in_udp(packet: IpPacket) -> int | None:
     return min(udp[:2])
 
 
-def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[str]]:
+def with_checksums(frames: Sequence[SctpFrame]) -> tuple[Sequence[SctpFrame], list[str]]:
     """Returns the frames as they were on the wire, and sentences about the changes.
 
     If no checksum of a sender is good, the capture was taken before its network card filled them
     in.
     """
-    frames = list(frames)
     right = {frame.source for frame in frames if not frame.wrong_header}
     filled: Counter[str] = Counter()
-    for number, frame in enumerate(frames):
+    good: set[str] = set()
+    senders: set[str] = set()  # of whole packets
+    cut = 0
+
+    def with_header(frame: SctpFrame) -> SctpFrame:
         header = frame.wrong_header
-        if header and (frame.source not in right or not any(header[10:12])):
-            frames[number] = frame.with_header_sum()
-            filled[frame.source] += 1
-    whole = [frame for frame in frames if frame.whole]
-    good = {frame.source for frame in whole if frame.checksum_is_good}
-    offloaded = {frame.source for frame in whole} - good
+        filled_in = header and (frame.source not in right or not any(header[10:12]))
+        return frame.with_header_sum() if filled_in else frame
+
+    for frame in frames:
+        sound = with_header(frame)
+        filled[frame.source] += sound is not frame
+        cut += not sound.whole
+        if sound.whole:
+            senders.add(sound.source)
+            if sound.checksum_is_good:
+                good.add(sound.source)
+    offloaded = senders - good
+
+    def complete() -> Iterator[SctpFrame]:
+        for frame in map(with_header, frames):
+            offload = frame.whole and frame.source in offloaded
+            yield frame.with_checksum() if offload else frame
+
     notes = [
         f"the IPv4 headers of {count} SCTP packets from {source} have no checksum or a wrong one,"
         " because it was left to the network card: it is filled in"
         for source, count in sorted(filled.items())
+        if count
     ]
     notes += [
         f"no SCTP packet from {source} has its checksum, because it was left to the network card:"
         " it is filled in"
         for source in sorted(offloaded)
     ]
-    if cut := len(frames) - len(whole):
+    if cut:
         notes.append(
             f"{cut} SCTP packets are incomplete (cut short by the snapshot length, fragments, or"
             " damaged): the RNIC cannot accept them"
         )
-    return [
-        frame.with_checksum() if frame.whole and frame.source in offloaded else frame
-        for frame in frames
-    ], notes
+    return Again(complete) if offloaded or any(filled.values()) else frames, notes

@@ -12,6 +12,7 @@ decided here.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from ..model.sctp import (
 from .capture import Endpoint
 from .pcap import LeftOut
 from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
+from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
@@ -297,6 +299,14 @@ class Needs:
     octets: int = 0
 
 
+def _kept_steps() -> Kept[Step]:
+    """Returns an empty list of steps, which keeps their octets in a temporary file."""
+    return Kept(
+        lambda step: step.octets if isinstance(step, Incoming) else b"",
+        (End, DdpSession, SctpStream),
+    )
+
+
 @dataclass
 class SctpTraffic:
     """The SCTP of a capture; ``hosts`` have an association with DDP.
@@ -305,7 +315,7 @@ class SctpTraffic:
     RNIC does the same. ``undelivered`` counts the chunks whose turn never comes.
     """
 
-    steps: list[Step] = field(default_factory=list)
+    steps: Sequence[Step] = ()
     ends: list[End] = field(default_factory=list)
     sessions: list[DdpSession] = field(default_factory=list)
     needs: Needs = field(default_factory=Needs)
@@ -322,28 +332,33 @@ class SctpTraffic:
         return [stream for end in self.ends for stream in end.streams]
 
     @property
-    def arrivals(self) -> list[SctpArrival]:
-        return [
-            segment
-            for step in self.steps
-            if isinstance(step, Incoming)
-            for segment in step.segments
-        ]
+    def arrivals(self) -> Sequence[SctpArrival]:
+        """The segments that were accepted, in the order of their arrival."""
+        return Again(
+            lambda: (
+                segment
+                for step in self.steps
+                if isinstance(step, Incoming)
+                for segment in step.segments
+            )
+        )
 
     @property
-    def controls(self) -> list[SctpArrival]:
+    def controls(self) -> Sequence[SctpArrival]:
         """The control messages that were accepted, in the order of their arrival."""
-        return [
-            item.control
-            for step in self.steps
-            if isinstance(step, Incoming)
-            for item in step.items
-            if item.control is not None
-        ]
+        return Again(
+            lambda: (
+                item.control
+                for step in self.steps
+                if isinstance(step, Incoming)
+                for item in step.items
+                if item.control is not None
+            )
+        )
 
 
 def walk(
-    frames: Iterable[SctpFrame],
+    frames: Sequence[SctpFrame],
     first: int = 0,
     others: Mapping[str, Sequence[int]] | None = None,
     config: RnicConfig | None = None,
@@ -404,6 +419,14 @@ class _SessionOrder:
             return sequence - (1 << 16)
         return sequence if sequence in self.waiting else None
 
+    def forget(self) -> None:
+        """Drops the TSN of an item whose DDP-SSN is half of all DDP-SSNs before the next one.
+
+        :meth:`used` returns no such sequence. That of the message that opened the session stays.
+        """
+        if (old := self.next - (1 << 15) - 1) > 0:
+            self.tsns.pop(old, None)
+
     def keeps(self, sequence: int, window: int) -> bool:
         """Returns True if the RNIC still has the item's TSN: no later item has its slot."""
         if sequence not in self.tsns:
@@ -433,7 +456,7 @@ class _Live:
     sending: Tsns  # TSNs and fragments that this end sends
     orders: dict[int, _SessionOrder] = field(default_factory=dict)
     set_up: dict[int, DdpSession] = field(default_factory=dict)  # sessions that have a stream
-    judged: set[int] = field(default_factory=set)  # TSNs that sessions had
+    judged: Numbers = field(default_factory=Numbers)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
     back: deque[RawChunk] = field(default_factory=deque)  # chunks that the host hands back
     #: SCTP streams whose session the host ends, and why.
@@ -450,6 +473,10 @@ class _Walker:
         streams: int,
     ) -> None:
         self.found = SctpTraffic()
+        self._steps = _kept_steps()
+        self._hosts: dict[str, int] = {}  # the number of each host that gets a frame
+        self._octets: dict[str, int] = {}  # of the longest frame, by host
+        self._at: array[int] = array("i")  # the number of each step's host; -1 if it is no frame
         self._window = window
         self._outside: dict[SctpStream, int] = {}  # how many chunks were outside the window
         self._came = 0  # how many items of all streams have arrived
@@ -490,7 +517,7 @@ class _Walker:
         for end, live in self._live.items():
             self._count_undelivered(end, live)
             for session in live.set_up.values():
-                session.span = range(session.span.start, len(self.found.steps))
+                session.span = range(session.span.start, len(self._steps))
         for stream, count in self._outside.items():
             self._said[
                 f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of a"
@@ -504,14 +531,19 @@ class _Walker:
             ] = None
         self.found.notes = [*(notes if self._used else ()), *self._said]
         hosts = set(self.found.hosts)
-        self.found.steps = [
-            step
-            for step in self.found.steps
-            if not isinstance(step, Incoming) or step.host in hosts
-        ]
-        self.found.needs.octets = max(
-            (len(step.octets) for step in self.found.steps if isinstance(step, Incoming)), default=0
-        )
+        kept = {-1, *(number for host, number in self._hosts.items() if host in hosts)}
+        self.found.steps = self._steps.only(bytes(number in kept for number in self._at))
+        self.found.needs.octets = max((self._octets.get(host, 0) for host in hosts), default=0)
+
+    def _add(self, step: Step) -> None:
+        """Adds the next step."""
+        number = -1
+        if isinstance(step, Incoming):
+            number = self._hosts.setdefault(step.host, len(self._hosts))
+            longest = max(self._octets.get(step.host, 0), len(step.octets))
+            self._octets[step.host] = longest
+        self._at.append(number)
+        self._steps.append(step)
 
     def take(self, frame: SctpFrame) -> None:
         """Takes a frame of the capture: its sender's actions, its arrival, its receiver's
@@ -612,7 +644,7 @@ class _Walker:
         self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
         self._ends[ends] = conversation.end = end
         self.found.ends.append(end)
-        self.found.steps.append(Enter(self._frame, end))
+        self._add(Enter(self._frame, end))
 
     def _leave(self, end: End, reset: bool = True) -> None:
         """Removes an association that is over."""
@@ -621,7 +653,7 @@ class _Walker:
         self._end_sessions(end)
         self._count_undelivered(end, self._live[end])
         del self._live[end]
-        self.found.steps.append(Leave(self._frame, end))
+        self._add(Leave(self._frame, end))
         conversation = self._conversation(end.local, end.peer)
         if reset and conversation.end is end:
             self._conversations[end.local, end.peer] = _Conversation()
@@ -691,9 +723,9 @@ class _Walker:
                 self._close(before)
             opened = live.set_up[sid] = live.orders[sid].session
             opened.since = self._count(end.local.address)
-            opened.span = range(len(self.found.steps), len(self.found.steps))
+            opened.span = range(len(self._steps), len(self._steps))
         stream = end.streams[sid]
-        self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
+        self._add(Tell(self._frame, stream, function, live.highest, opened))
 
     def _begin(self, end: End, live: _Live, sid: int) -> _SessionOrder:
         """Opens the next session of a stream, after an Initiate."""
@@ -713,7 +745,7 @@ class _Walker:
 
     def _close(self, session: DdpSession) -> None:
         session.until = self._count(session.stream.destination.address)
-        session.span = range(session.span.start, len(self.found.steps))
+        session.span = range(session.span.start, len(self._steps))
 
     # The receiving side.
 
@@ -734,7 +766,7 @@ class _Walker:
         elif frame.chunks is not None:
             fate = Fate.TAKEN
             items = tuple(self._items(end, frame, back=False))
-        self.found.steps.append(Incoming(frame.number, host, frame.octets, fate, end, items))
+        self._add(Incoming(frame.number, host, frame.octets, fate, end, items))
         if end is not None and items:
             self._answer(end, self._live[end])
 
@@ -745,7 +777,7 @@ class _Walker:
                 stream = end.streams[sid]
                 if live.association.session(sid).abort(why):
                     self._said[f"frame {self._frame} ends the session on {stream}: {why}"] = None
-                    self.found.steps.append(Abort(self._frame, stream))
+                    self._add(Abort(self._frame, stream))
             live.aborts.clear()
             for sid, chunks in live.early.items():
                 state = live.association.session(sid).state
@@ -759,7 +791,7 @@ class _Walker:
             ends = Ends(end.peer.port, end.local.port, end.tag)
             frame = handed_back(self._frame, end.paths[0], ends, chunk)
             items = tuple(self._items(end, frame, back=True))
-            self.found.steps.append(
+            self._add(
                 Incoming(
                     self._frame, end.local.address, frame.octets, Fate.TAKEN, end, items, back=True
                 )
@@ -950,6 +982,7 @@ class _Walker:
         while order.next in order.waiting:
             queue = order.waiting.pop(order.next)
             order.next += 1
+            order.forget()
             if queue is not None:
                 order.delivered[queue] = order.delivered.get(queue, 0) + 1
         if order.next != before:

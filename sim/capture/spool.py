@@ -1,22 +1,32 @@
-"""Keeps the octets of a capture in a temporary file, and rows of numbers in little memory."""
+"""Keeps the octets of a capture, and objects that have them, in a temporary file; and rows of
+numbers in little memory.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import tempfile
 import weakref
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar, overload
 
 from .pcap import CaptureError
+
+T = TypeVar("T")
 
 #: Octets that are kept in memory until they are written to the file.
 _KEPT = 1 << 20
 #: Octets that a search reads at a time.
 _SEARCHED = 1 << 20
+#: Octets of a string that is kept as a part of another one; a shorter string is kept itself.
+_PART = 48
+#: Numbers whose bits are kept together, as a power of two.
+_PAGE = 12
 
 
 class Spool:
@@ -126,3 +136,145 @@ class Octets:
                 return start + at
             start += _SEARCHED - len(key) + 1
         return -1
+
+
+class Numbers:
+    """A set of whole numbers, with one bit for each of those that are near another one."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def add(self, number: int) -> bool:
+        """Adds a number; returns True if the set did not have it."""
+        page = self._pages.setdefault(number >> _PAGE, bytearray(1 << _PAGE - 3))
+        at, bit = number % (1 << _PAGE) >> 3, 1 << number % 8
+        new = not page[at] & bit
+        page[at] |= bit
+        return new
+
+    def __contains__(self, number: int) -> bool:
+        page = self._pages.get(number >> _PAGE)
+        return page is not None and bool(page[number % (1 << _PAGE) >> 3] & 1 << number % 8)
+
+
+class Again(Sequence[T]):
+    """Objects that a function makes anew for each pass over them, so that no memory keeps them."""
+
+    def __init__(self, make: Callable[[], Iterable[T]]) -> None:
+        self._make = make
+        self._count: int | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        if self._count is None:
+            self._count = sum(1 for _ in self)
+        return self._count
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return [*self][index]
+
+
+class Kept(Sequence[T], Generic[T]):
+    """Objects that lie pickled in a spool, each with the string of octets that it is about.
+
+    Parameters
+    ----------
+    octets
+        This function returns an object's string. Other strings that are a part of it are not kept
+        a second time.
+    shared
+        The types of objects that several of the others have in common. These objects stay in
+        memory, and are never copied.
+    """
+
+    def __init__(self, octets: Callable[[T], bytes], shared: tuple[type, ...] = ()) -> None:
+        self._octets, self._types = octets, shared
+        self._spool = Spool()
+        self._rows = Rows("QII")  # the place of an object, the octets of its string, and of all
+        self._shared: list[Any] = []
+        self._numbers: dict[int, int] = {}  # of the shared objects, by their identity
+
+    def append(self, each: T) -> None:
+        """Adds an object."""
+        octets = self._octets(each)
+        file = io.BytesIO()
+        _Pickler(file, octets, self._number).dump(each)
+        pickled = octets + file.getvalue()
+        self._rows.append(self._spool.put(pickled), len(octets), len(pickled))
+
+    def _number(self, each: object) -> int | None:
+        """Returns the number of a shared object; None for an object of another type."""
+        if not isinstance(each, self._types):
+            return None
+        if id(each) not in self._numbers:
+            self._numbers[id(each)] = len(self._shared)
+            self._shared.append(each)
+        return self._numbers[id(each)]
+
+    def only(self, flags: Sequence[int]) -> Kept[T]:
+        """Returns the objects whose flag is not 0."""
+        found = Kept(self._octets, self._types)
+        found._spool, found._shared, found._numbers = self._spool, self._shared, self._numbers
+        for row, flag in zip(self._rows, flags, strict=True):
+            if flag:
+                found._rows.append(*row)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[T]:
+        return (self._get(*row) for row in self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        columns = [self._rows.column(number) for number in range(3)]
+        if isinstance(index, slice):
+            return [self._get(*row) for row in zip(*(each[index] for each in columns), strict=True)]
+        place, size, length = (column[index] for column in columns)
+        return self._get(place, size, length)
+
+    def _get(self, place: int, size: int, length: int) -> T:
+        octets = self._spool.get(place, length)
+        return _Unpickler(io.BytesIO(octets[size:]), octets[:size], self._shared).load()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object without its string of octets and without shared objects."""
+
+    def __init__(
+        self, file: IO[bytes], octets: bytes, number: Callable[[object], int | None]
+    ) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._octets, self._number = octets, number
+
+    def persistent_id(self, each: object) -> Any:
+        if isinstance(each, bytes):
+            at = self._octets.find(each) if len(each) >= _PART else -1
+            return None if at < 0 else (at, at + len(each))
+        return self._number(each)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Gets an object that :class:`_Pickler` has pickled."""
+
+    def __init__(self, file: IO[bytes], octets: bytes, shared: list[Any]) -> None:
+        super().__init__(file)
+        self._octets, self._shared = octets, shared
+
+    def persistent_load(self, number: Any) -> Any:
+        if isinstance(number, tuple):
+            return self._octets[slice(*number)]
+        return self._shared[number]

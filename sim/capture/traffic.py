@@ -7,19 +7,20 @@ markers, and checks nothing else. Each direction of a connection is one stream, 
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import merge
 from operator import itemgetter
-from typing import overload
 
 from ...hdl.spec.config import RnicConfig
 from .capture import Capture, Direction
 from .pcap import LeftOut
 from .sctp_frames import SctpFrame
 from .sctp_traffic import SctpTraffic, walk
+from .spool import Again
 from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
 #: Opcode and Queue Number of a Terminate, RFC 5040 section 4.
@@ -80,48 +81,20 @@ class _Facts:
             self.terminates.append(arrival)
 
 
-class _Arrivals(Sequence[Arrival]):
-    """The FPDUs of streams in order of arrival, which are cut again each time they are asked for.
+def _in_order(directions: Iterable[tuple[Stream, Direction]]) -> Iterator[Arrival]:
+    """Yields the FPDUs of streams, each of which has its direction, in order of arrival."""
+    counts: dict[str, int] = {}
+    # Stable: the FPDUs of a frame stay in order.
+    for frame, stream, position, raw in merge(
+        *(_of(*each) for each in directions), key=itemgetter(0)
+    ):
+        address = stream.destination.address
+        counts[address] = counts.get(address, 0) + 1
+        yield Arrival(stream, counts[address], frame, position, raw)
 
-    Parameters
-    ----------
-    directions
-        Each stream with its direction.
-    """
 
-    def __init__(self, directions: Iterable[tuple[Stream, Direction]]) -> None:
-        self._directions = tuple(directions)
-        self._count: int | None = None
-
-    def __iter__(self) -> Iterator[Arrival]:
-        counts: dict[str, int] = {}
-        # Stable: the FPDUs of a frame stay in order.
-        for frame, stream, position, raw in merge(
-            *(self._of(*each) for each in self._directions), key=itemgetter(0)
-        ):
-            address = stream.destination.address
-            counts[address] = counts.get(address, 0) + 1
-            yield Arrival(stream, counts[address], frame, position, raw)
-        self._count = sum(counts.values())
-
-    @staticmethod
-    def _of(stream: Stream, direction: Direction) -> Iterator[tuple[int, Stream, int, bytes]]:
-        return ((frame, stream, position, raw) for frame, position, raw in cut(direction))
-
-    def __len__(self) -> int:
-        if self._count is None:
-            self._count = sum(1 for _ in self)
-        return self._count
-
-    def __bool__(self) -> bool:
-        return next(iter(self), None) is not None
-
-    @overload
-    def __getitem__(self, index: int) -> Arrival: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Arrival]: ...
-    def __getitem__(self, index: int | slice) -> Arrival | Sequence[Arrival]:
-        return [*self][index]
+def _of(stream: Stream, direction: Direction) -> Iterator[tuple[int, Stream, int, bytes]]:
+    return ((frame, stream, position, raw) for frame, position, raw in cut(direction))
 
 
 def traffic_of(capture: Capture) -> Traffic:
@@ -165,7 +138,7 @@ def traffic_of(capture: Capture) -> Traffic:
                 " does not conform to RFC 5044 section 4.3,"
                 " so this sender's markers are elsewhere and its framing cannot be followed"
             )
-    arrivals = _Arrivals(found)
+    arrivals = Again(partial(_in_order, found))
     ends = {stream.number: stream.position for stream in streams}
     misnumbered: dict[int, int] = {}
     facts = _Facts()
@@ -296,38 +269,35 @@ def _wrong_numbers(
 
 
 def with_sctp(
-    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
+    traffic: Traffic, frames: Sequence[SctpFrame], config: RnicConfig | None = None
 ) -> Traffic:
     """Returns the traffic with the SCTP of the same capture; segments are counted over both."""
-    if not (frames := tuple(frames)):
+    if not frames:
         return traffic
-    brought: dict[str, list[int]] = {}
+    brought: dict[str, array[int]] = {}
     for arrival in traffic.arrivals:
-        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
+        brought.setdefault(arrival.endpoint, array("Q")).append(arrival.frame)
     sctp = walk(frames, len(traffic.streams), brought, config)
     notes = (*traffic.notes, *sctp.notes)
     if not sctp.ends:
         return replace(traffic, notes=notes)
-    by_sctp: dict[str, list[int]] = {}
+    by_sctp: dict[str, array[int]] = {}
     for segment in sctp.arrivals:
-        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
+        by_sctp.setdefault(segment.endpoint, array("Q")).append(segment.frame)
 
-    def counted(host: str, order: int, frame: int) -> int:
-        return order + bisect_left(by_sctp.get(host, ()), frame)
+    def counted(arrival: Arrival) -> int:
+        return arrival.order + bisect_left(by_sctp.get(arrival.endpoint, ()), arrival.frame)
 
-    orders = {
-        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
-        for arrival in traffic.arrivals
-    }
-    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
+    def arrivals() -> Iterator[Arrival]:
+        return (replace(each, order=counted(each)) for each in traffic.arrivals)
+
     return replace(
         traffic,
-        arrivals=tuple(
-            replace(arrival, order=orders[arrival.endpoint, arrival.order])
-            for arrival in traffic.arrivals
-        ),
+        arrivals=Again(arrivals),
         misnumbered={
-            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
+            each.stream.number: counted(each)
+            for each in (traffic.arrivals if traffic.misnumbered else ())
+            if each.order == traffic.misnumbered.get(each.stream.number)
         },
         notes=notes,
         sctp=sctp,

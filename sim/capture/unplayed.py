@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from ...hdl.spec.completion import ChunkStatus
 from ...hdl.spec.sctp import DataFlag, Diversion, Reason
@@ -11,6 +13,7 @@ from ..model.sctp import Chunk, ChunkType, InitChunk, Ppid
 from .pcap import LeftOut
 from .sctp_frames import RawChunk, SctpFrame, with_checksums
 from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic
+from .spool import Numbers
 
 _MOST_NAMED = 5  # frames
 _TSN = 1 << 32
@@ -25,29 +28,33 @@ class _Found:
     """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str], list[int]] = {}
+        self._things: dict[tuple[str, str], _Things] = {}
         self.held: dict[tuple[int, int], tuple[list[int], Item]] = {}
-        self._handed_back: set[tuple[int, int]] = set()
+        self._handed_back: dict[int, Numbers] = {}  # TSNs, by association
 
     def add(self, what: str, reason: str, frame: int) -> None:
-        self._frames.setdefault((what, reason), []).append(frame)
+        things = self._things.setdefault((what, reason), _Things())
+        things.count += 1
+        if len(things.frames) <= _MOST_NAMED:
+            things.frames[frame] = None
 
     def hold(self, association: int, frames: list[int], item: Item, *, again: bool) -> None:
         """Keeps a chunk, unless the network repeats it after it was handed back."""
         key = association, item.tsn
-        if again or key not in self._handed_back:
+        if again or item.tsn not in self._handed_back.get(association, ()):
             self.held.setdefault(key, (frames, item))
 
     def hand_back(self, association: int, tsn: int) -> list[int]:
         """Returns the frames that brought a chunk, or its fragments, from the first ``tsn`` on."""
         frames: list[int] = []
+        handed_back = self._handed_back.setdefault(association, Numbers())
         while (part := self.held.pop((association, tsn), None)) is not None:
             frames += part[0]
             if part[1].raw[1] & DataFlag.ENDING:
                 break
-            self._handed_back.add((association, tsn))
+            handed_back.add(tsn)
             tsn = (tsn + 1) % _TSN
-        self._handed_back.add((association, tsn))
+        handed_back.add(tsn)
         return frames
 
     def left_out(self) -> list[LeftOut]:
@@ -60,19 +67,26 @@ class _Found:
             for frame in frames:
                 self.add("DATA chunk", reason, frame)
         return [
-            LeftOut(len(frames), what, f"{reason}: {_named(frames)}")
-            for (what, reason), frames in self._frames.items()
+            LeftOut(things.count, what, f"{reason}: {_named([*things.frames])}")
+            for (what, reason), things in self._things.items()
         ]
 
 
+@dataclass
+class _Things:
+    """Counts the things that have one reason, and keeps the first of their frames."""
+
+    count: int = 0
+    frames: dict[int, None] = field(default_factory=dict)
+
+
 def _named(frames: list[int]) -> str:
-    different = list(dict.fromkeys(frames))
-    few = ", ".join(map(str, different[:_MOST_NAMED]))
-    more = " and more" if len(different) > _MOST_NAMED else ""
-    return f"frame {few}" if len(different) == 1 else f"frames {few}{more}"
+    few = ", ".join(map(str, frames[:_MOST_NAMED]))
+    more = " and more" if len(frames) > _MOST_NAMED else ""
+    return f"frame {few}" if len(frames) == 1 else f"frames {few}{more}"
 
 
-def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> list[LeftOut]:
+def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> list[LeftOut]:
     """Returns the parts of SCTP frames that are not played, with the reasons.
 
     Parameters
@@ -84,12 +98,7 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
     """
     found = _Found()
     complete, _ = with_checksums(frames)
-    # A frame that was assumed has the number of a frame of the capture.
-    steps: dict[tuple[int, bytes], Incoming] = {}
-    for step in traffic.steps if traffic else ():
-        if isinstance(step, Incoming) and not step.back:
-            steps[step.frame, step.octets] = step
-    for frame in complete:
+    for frame, step in _with_steps(complete, traffic):
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
         elif not frame.checksum_is_good:
@@ -99,13 +108,31 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
         elif bad := _bad_set_up(frame.chunks):
             reason = bad
         else:
-            _of_sound(found, frame, steps.get((frame.number, frame.octets)))
+            _of_sound(found, frame, step)
             continue
         found.add("SCTP packet", reason, frame.number)
     for each in traffic.steps if traffic else ():
         if isinstance(each, Incoming) and each.end is not None:
             _of_items(found, each, each.end.number)
     return [*found.left_out(), *(traffic.undelivered if traffic else ())]
+
+
+def _with_steps(
+    frames: Iterable[SctpFrame], traffic: SctpTraffic | None
+) -> Iterator[tuple[SctpFrame, Incoming | None]]:
+    """Yields each frame with the step in which it arrives, or with None."""
+    arriving = (
+        step
+        for step in (traffic.steps if traffic else ())
+        if isinstance(step, Incoming) and not step.back
+    )
+    groups = groupby(arriving, key=lambda step: step.frame)
+    number, steps = -1, dict[bytes, Incoming]()
+    for frame in frames:
+        while number < frame.number and (group := next(groups, None)) is not None:
+            # A frame that was assumed has the number of a frame of the capture.
+            number, steps = group[0], {step.octets: step for step in group[1]}
+        yield frame, steps.get(frame.octets) if number == frame.number else None
 
 
 def _bad_set_up(chunks: Iterable[RawChunk]) -> str:

@@ -460,9 +460,9 @@ class Engine(ABC):
             Called now and then with the number of operations done, and the number of those that
             are known.
         part
-            Called now and then with the outcome so far. If it returns True, the completions, and
-            the cycles of bus and streams, are dropped: a later outcome has only those since. An
-            engine that keeps everything does not call it.
+            Called now and then with the outcome so far. If it returns True, the completions, the
+            packets of the exception stream, and the cycles of bus and streams, are dropped: a later
+            outcome has only those since. An engine that keeps everything does not call it.
 
         Raises
         ------

@@ -1259,7 +1259,8 @@ EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length
     sim->latest = {};
 }
 
-// Drops the cycles of bus and streams, and the completions, that sim_list has returned.
+// Drops the cycles of bus and streams, the completions, and the packets of the exception stream
+// that sim_list has returned.
 EXPORT void sim_forget_cycles(Sim *sim) {
     sim->writes.clear();
     sim->addresses.clear();
@@ -1267,6 +1268,15 @@ EXPORT void sim_forget_cycles(Sim *sim) {
     sim->completions.clear();
     sim->delivered.clear();
     sim->taken.erase(sim->taken.begin(), sim->taken.end() - (sim->at != 0));
+    sim->exceptions.erase(sim->exceptions.begin(), sim->exceptions.end() - sim->inside);
+    if (!sim->inside) {
+        sim->exception_octets.clear();
+        return;
+    }
+    uint64_t &offset = sim->exceptions.back().offset;
+    sim->exception_octets.erase(sim->exception_octets.begin(),
+                                sim->exception_octets.begin() + offset);
+    offset = 0;
 }
 
 // From now on, writes to the addresses from ``start`` to ``stop`` get SLVERR or DECERR.
@@ -1286,12 +1296,14 @@ EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
 EXPORT uint64_t sim_operation(Sim *sim) { return sim->dropped + sim->operation; }
 EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
 
-// Returns the address of one of a run's lists, and stores the list's number of items.
+// Returns the address of one of a run's lists, and stores the list's number of items. A packet of
+// the exception stream is an item once its last beat has come.
 EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
 #define LIST(number, list) case number: *items = sim->list.size(); return sim->list.data();
     switch (which) {
     LIST(0, writes) LIST(1, addresses) LIST(2, taken) LIST(3, stray) LIST(4, events)
-    LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
+    case 5: *items = sim->exceptions.size() - sim->inside; return sim->exceptions.data();
+    LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
     LIST(9, delivered) LIST(10, responses) LIST(11, interrupts) LIST(12, polled)
     LIST(13, left[0].packets) LIST(14, left[0].octets) LIST(15, read_bursts)
     LIST(16, left[1].packets) LIST(17, left[1].octets)

@@ -186,12 +186,14 @@ class Recorder:
             for name, (width, code, bits) in signals.items():
                 if name in whole:
                     continue
-                self._enter(writer, opened, ["rnic", *module[1 + len(_WRAPPERS) :]])
+                # A field is a signal in scopes: Surfer finds no signal whose name has a dot.
+                *fields, last = name.split(".")
+                self._enter(writer, opened, ["rnic", *module[1 + len(_WRAPPERS) :], *fields])
                 if (enum := self._enums.get((".".join(module[2:]), name))) is not None:
                     if enum not in tables:
                         tables[enum] = self._table(writer, *enum)
                     fst.fstWriterEmitEnumTableRef(writer, tables[enum])
-                label, alias = f"{name} {bits}".strip().encode(), known.get(code, (0, 0))[0]
+                label, alias = f"{last} {bits}".strip().encode(), known.get(code, (0, 0))[0]
                 handle = fst.fstWriterCreateVar(
                     writer, fst.FST_VT_VCD_WIRE, fst.FST_VD_IMPLICIT, width, label, alias
                 )

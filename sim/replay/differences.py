@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -82,12 +83,13 @@ class Comparison:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._entries = _Entries(plan)
+        self._entries, self._exceptions = _Entries(plan), _Exceptions(plan)
         self._written: NDArray[np.uint64] | None = None
 
     def take(self, outcome: Outcome) -> None:
         """Compares the events since the last call. Then the plan and the engine may forget them."""
         self._entries.take(outcome, self._plan.golden.sequences())
+        self._exceptions.take(outcome)
         octets = self._plan.config.octets
         if self._written is None:
             self._written = np.zeros(len(self._plan.memory) // octets + 1, np.uint64)
@@ -98,12 +100,13 @@ class Comparison:
     def finish(self, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
         """Returns all differences, at the end of the run. ``memory`` is host memory then."""
         self._entries.take(outcome, self._plan.golden.sequences())
+        self._exceptions.take(outcome)
         return _told(
             _memory(self._plan, outcome, memory, self._written),
             _stray(outcome),
             self._entries.differences(),
             _events(self._plan, outcome),
-            _exceptions(self._plan, outcome),
+            self._exceptions.differences(),
             _counters(self._plan, outcome),
         )
 
@@ -418,34 +421,67 @@ def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Diff
         )
 
 
-def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
-    """Compares the packets of MPA in their order, and those of SCTP in theirs."""
-    names = {stream.number: str(stream) for stream in plan.streams}
-    mpa = {stream.number for stream in plan.streams if not isinstance(stream, SctpStream)}
+class _Exceptions:
+    """Compares the packets of MPA in the exception stream in their order, and those of SCTP in
+    theirs.
+    """
 
-    def of_mpa(packet: ExceptionPacket) -> bool:
-        return packet.reason < Diversion.FRAME and packet.stream in mpa
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._names = {stream.number: str(stream) for stream in plan.streams}
+        of_sctp = (isinstance(stream, SctpStream) for stream in plan.streams)
+        self._mpa = {n for n, other in zip(self._names, of_sctp, strict=True) if not other}
+        self._sides = {True: _Packets(), False: _Packets()}  # of MPA, of SCTP
 
-    for side in (True, False):
-        expected = [packet for packet in plan.golden.exceptions if of_mpa(packet) == side]
-        got = [packet for packet in outcome.exceptions if of_mpa(packet) == side]
-        for number in range(max(len(expected), len(got))):
-            want = expected[number] if number < len(expected) else None
-            have = got[number] if number < len(got) else None
-            if want == have:
-                continue
-            packet = want or have
-            assert packet is not None
-            name = names.get(packet.stream, "unknown")
-            if packet.reason >= Diversion.FRAME and packet.reason != Diversion.CONTROL:
-                name = "diverted"
-            yield Difference(
-                "exception stream",
-                f"packet {number + 1}, stream {packet.stream} ({name})",
-                _packet_text(want, have),
-                _packet_text(have, want),
-                octets=_packet_octets(want, have),
-            )
+    def _of_mpa(self, packet: ExceptionPacket) -> bool:
+        return packet.reason < Diversion.FRAME and packet.stream in self._mpa
+
+    def take(self, outcome: Outcome) -> None:
+        """Takes further packets."""
+        for packet in self._plan.golden.exceptions:
+            self._sides[self._of_mpa(packet)].wanted.append(packet)
+        for packet in outcome.exceptions:
+            self._sides[self._of_mpa(packet)].got.append(packet)
+        for side in self._sides.values():
+            while side.wanted and side.got:
+                side.compared += 1
+                want, have = side.wanted.popleft(), side.got.popleft()
+                if want != have:
+                    side.unlike.append(self._difference(side.compared, want, have))
+
+    def differences(self) -> Iterator[Difference]:
+        """Yields the differences of all packets that were taken."""
+        for side in self._sides.values():
+            yield from side.unlike
+            rest = zip_longest(side.wanted, side.got)
+            for number, (want, have) in enumerate(rest, side.compared + 1):
+                yield self._difference(number, want, have)
+
+    def _difference(
+        self, number: int, want: ExceptionPacket | None, have: ExceptionPacket | None
+    ) -> Difference:
+        packet = want or have
+        assert packet is not None
+        name = self._names.get(packet.stream, "unknown")
+        if packet.reason >= Diversion.FRAME and packet.reason != Diversion.CONTROL:
+            name = "diverted"
+        return Difference(
+            "exception stream",
+            f"packet {number}, stream {packet.stream} ({name})",
+            _packet_text(want, have),
+            _packet_text(have, want),
+            octets=_packet_octets(want, have),
+        )
+
+
+@dataclass
+class _Packets:
+    """The packets that have no counterpart yet, and the differences of the others."""
+
+    wanted: deque[ExceptionPacket] = field(default_factory=deque)
+    got: deque[ExceptionPacket] = field(default_factory=deque)
+    compared: int = 0
+    unlike: list[Difference] = field(default_factory=list)
 
 
 def _packet_octets(

@@ -270,9 +270,12 @@ class Golden:
         return self._forgotten + len(self.deliveries)
 
     def forget(self) -> None:
-        """Drops what grows with the traffic: deliveries, placements and judgements."""
+        """Drops what grows with the traffic: deliveries, placements, judgements, and packets of
+        the exception stream.
+        """
         self._forgotten += len(self.deliveries)
         self.deliveries.clear()
+        self.exceptions.clear()
         self.placements.clear()
         self.judged.clear()
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import chain
@@ -504,7 +504,7 @@ def _size(golden: Golden) -> int:
 
 def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
     """Yields arrivals and steps of SCTP, in the order of the capture."""
-    steps: list[Step] = traffic.sctp.steps if traffic.sctp else []
+    steps: Sequence[Step] = traffic.sctp.steps if traffic.sctp else ()
     return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
 
 

@@ -33,15 +33,28 @@ from .expectation import Delivery, Expected, Golden, Receiver, Record, Sequence
 #: The group of CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)
 _NO_SEGMENT = bytes(0)
+_LAST = 0x40  #: the bit Last in the first octet of a segment (RFC 5041 section 4.1)
 #: The state before a Terminate of the peer, by the state after it.
 _BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERMINATE_SENT}
 
 
 @dataclass
 class _Waiting:
-    """The undelivered segments of a stream's session, by their sequence."""
+    """The segments of a stream's session, by their sequence, before they have their turn.
+
+    The last segments of messages are here until these are delivered. ``turn`` is the sequence of
+    the segment whose turn is next.
+    """
 
     arrivals: dict[int, SctpArrival] = field(default_factory=dict)
+    turn: int = SctpStream.first_order
+
+    def drop(self) -> None:
+        """Drops the segments that have had their turn, except the last ones of messages."""
+        while (arrival := self.arrivals.get(self.turn)) is not None:
+            if arrival.ulpdu and not arrival.ulpdu[0] & _LAST:
+                del self.arrivals[self.turn]
+            self.turn += 1
 
 
 class SctpGolden(Golden):
@@ -212,6 +225,7 @@ class SctpGolden(Golden):
                     # placed.
                     late = waiting.arrivals[event.order or 0]
                     self._fail(late, event.number, _NO_SEGMENT, 0)
+        waiting.drop()
         return status, octets, delivered
 
     def _deliver_all(

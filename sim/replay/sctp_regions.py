@@ -7,11 +7,15 @@ belongs to the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from heapq import merge
 from itertools import pairwise
 
-from ..capture.sctp_traffic import DdpSession
+from ..capture.sctp_traffic import DdpSession, Incoming, SctpTraffic
+from ..capture.spool import Again
 from ..capture.streams import Arrival, Stream
 from ..capture.traffic import Traffic
 from .regions import (
@@ -53,16 +57,21 @@ class Lengths:
 
 @dataclass(frozen=True)
 class _Flat:
-    """Traffic in which each session is a stream; ``sessions`` has them by the stream's number."""
+    """Traffic in which each session is a stream.
+
+    ``sessions`` has them by the stream's number, and ``streams`` the streams by the number of the
+    SCTP stream and of its session.
+    """
 
     traffic: Traffic
     sessions: dict[int, DdpSession]
+    streams: dict[tuple[int, int], Stream]
 
 
 def _flat(traffic: Traffic) -> _Flat:
-    if traffic.sctp is None:
-        return _Flat(traffic, {})
-    up = [session for session in traffic.sctp.sessions if session.since is not None]
+    if (sctp := traffic.sctp) is None:
+        return _Flat(traffic, {}, {})
+    up = [session for session in sctp.sessions if session.since is not None]
     numbers = {session: number for number, session in enumerate(up, len(traffic.streams))}
     streams: dict[tuple[int, int], Stream] = {}
     for session, number in numbers.items():
@@ -70,19 +79,31 @@ def _flat(traffic: Traffic) -> _Flat:
         streams[session.stream.number, session.number] = replace(
             session.stream, number=number, connection=-1 - min(number, other)
         )
-    arrivals: list[Arrival] = [*traffic.arrivals]
-    for segment in traffic.sctp.arrivals:
-        arrivals.append(replace(segment, stream=streams[segment.stream.number, segment.session]))
-    arrivals.sort(key=lambda arrival: arrival.frame)
+
+    def arrivals() -> Iterator[Arrival]:
+        by_sctp = _flat_steps(sctp, streams, range(len(sctp.steps)))
+        return merge(traffic.arrivals, by_sctp, key=lambda arrival: arrival.frame)
+
     return _Flat(
         replace(
             traffic,
             streams=(*traffic.streams, *streams.values()),
-            arrivals=tuple(arrivals),
+            arrivals=Again(arrivals),
             sctp=None,
         ),
         {number: session for session, number in numbers.items()},
+        streams,
     )
+
+
+def _flat_steps(
+    sctp: SctpTraffic, streams: dict[tuple[int, int], Stream], numbers: Iterable[int]
+) -> Iterator[Arrival]:
+    """Yields the segments of steps, whose numbers are given, on the streams of their sessions."""
+    for number in numbers:
+        step = sctp.steps[number]
+        for segment in step.segments if isinstance(step, Incoming) else ():
+            yield replace(segment, stream=streams[segment.stream.number, segment.session])
 
 
 def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
@@ -100,7 +121,7 @@ def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
     of_mpa = {_entry(region) for region in derive(traffic, stags).regions}
     regions: list[Region] = []
     own: set[tuple[str, int]] = set()
-    for entry, users in _used_by_sessions(flat, stags).items():
+    for entry, users in _used_by_sessions(flat, traffic.sctp, stags).items():
         spans = sorted((session.span for session in users), key=lambda span: span.start)
         if entry not in of_mpa and all(one.stop <= two.start for one, two in pairwise(spans)):
             own.add(entry)
@@ -119,19 +140,27 @@ def _entry(region: Region) -> tuple[str, int]:
 
 
 def _used_by_sessions(
-    flat: _Flat, stags: int
+    flat: _Flat, sctp: SctpTraffic, stags: int
 ) -> dict[tuple[str, int], dict[DdpSession, list[Region]]]:
     """Returns, by table entry, the sessions that use it, each with its regions."""
-    by_connection: dict[int, tuple[list[Stream], list[Arrival]]] = {}
-    for stream in flat.traffic.streams:
-        if stream.number in flat.sessions:
-            by_connection.setdefault(stream.connection, ([], []))[0].append(stream)
-    for arrival in flat.traffic.arrivals:
-        if arrival.stream.number in flat.sessions:
-            by_connection[arrival.stream.connection][1].append(arrival)
+    by_connection: dict[int, tuple[list[Stream], array[int]]] = {}  # with the numbers of steps
+    for stream in flat.streams.values():
+        by_connection.setdefault(stream.connection, ([], array("Q")))[0].append(stream)
+    for number, step in enumerate(sctp.steps):
+        for segment in step.segments if isinstance(step, Incoming) else ():
+            of = flat.streams[segment.stream.number, segment.session].connection
+            if by_connection[of][1][-1:] != array("Q", [number]):
+                by_connection[of][1].append(number)
+
+    def arrivals(connection: int) -> Iterator[Arrival]:
+        for each in _flat_steps(sctp, flat.streams, by_connection[connection][1]):
+            if each.stream.connection == connection:
+                yield each
+
     found: dict[tuple[str, int], dict[DdpSession, list[Region]]] = {}
-    for streams, arrivals in by_connection.values():
-        regions = derive(Traffic(tuple(streams), tuple(arrivals)), stags).regions
+    for connection, (streams, _) in by_connection.items():
+        mine = Again(partial(arrivals, connection))
+        regions = derive(Traffic(tuple(streams), mine), stags).regions
         for stream in streams:
             for region in regions:
                 if region.endpoint == stream.destination.address:

@@ -6,6 +6,7 @@ verdicts that the model reached when it received the segment.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -18,7 +19,7 @@ from ...hdl.spec import ddp
 from ...hdl.spec.ddp import ErrorNumber
 from ...hdl.spec.sctp import Diversion
 from ...sw_driver.rdmap.wire import Terminate
-from ..capture.capture import Capture
+from ..capture.capture import Capture, Direction
 from ..capture.connections import Brought, Segment, tcp_segment
 from ..capture.layers import TCP, IpPacket, Packets
 from ..capture.pcap import Frame, counted
@@ -392,12 +393,14 @@ class Explainer:
             self._errors |= {key_of(each.arrival): each for each in golden.errors}
             self._deliveries |= {key_of(each.arrival): each for each in golden.deliveries}
         self.judged = dict(sorted(self.judged.items(), key=lambda each: each[1].arrival.frame))
-        self.steps = [
-            step
-            for step in (traffic.sctp.steps if traffic.sctp else ())
+        self._steps = traffic.sctp.steps if traffic.sctp else ()
+        self._carriers = {
+            key: step
+            for step in self._steps
             if isinstance(step, Incoming)
-        ]
-        self._carriers = {key_of(segment): step for step in self.steps for segment in step.segments}
+            for segment in step.segments
+            if (key := key_of(segment)) in self.judged
+        }
         self._sources: dict[int, Sources] = {}
         self._directions = {
             stream.number: direction
@@ -453,9 +456,21 @@ class Explainer:
         direction = self._directions.get(number)
         if direction is not None:
             if number not in self._sources:
-                self._sources[number] = Sources(direction.brought)
+                self._sources[number] = Sources(self._brought(number, direction))
             start = arrival.position
             yield from self._sources[number].of(start, start + len(arrival.raw))
+
+    def _brought(self, number: int, direction: Direction) -> Iterator[Brought]:
+        """Yields the frames that brought octets of a stream's segments that are explained."""
+        arrivals = [each.arrival for each in self.judged.values()]
+        starts = sorted(each.position for each in arrivals if each.stream.number == number)
+        stops = sorted(
+            each.position + len(each.raw) for each in arrivals if each.stream.number == number
+        )
+        for each in direction.brought:
+            at = bisect_right(stops, each.position)
+            if at < len(starts) and starts[at] < each.position + each.length:
+                yield each
 
     def explain(self, judged: Judged) -> Explanation:
         """Explains a segment, after its frames were read."""
@@ -502,7 +517,9 @@ class Explainer:
 
     def reason(self, number: int) -> str:
         """Returns one sentence that says why no segment of a frame is explained."""
-        steps = [step for step in self.steps if step.frame == number]
+        steps = [
+            step for step in self._steps if isinstance(step, Incoming) and step.frame == number
+        ]
         if steps:
             items = [_item_text(item) for step in steps for item in step.items]
             holds = "; ".join(dict.fromkeys(items)) or steps[0].fate.name.lower()
@@ -520,7 +537,7 @@ class Explainer:
         if not segment.octets:
             return f"frame {number} ({ends}) is a TCP segment without octets, and so without DDP"
         for direction in self._capture.directions:
-            if number in {each.frame for each in direction.brought}:
+            if any(each.frame == number for each in direction.brought):
                 return (
                     f"frame {number} ({ends}) brings octets after MPA start-up, but the capture"
                     " does not complete their FPDU"

@@ -7,8 +7,9 @@ from itertools import islice
 
 from ..capture.streams import Arrival
 from ..engines.engine import Outcome
-from ..replay.expectation import Delivery, Judged, Placement
+from ..replay.expectation import Delivery, Expected, Judged, Placement
 from ..replay.plan import Plan
+from ..replay.sctp_expectation import SctpGolden
 from .explanation import Key, key_of
 
 __all__ = ["MOST", "Record"]
@@ -38,6 +39,7 @@ class Record:
         self._judged: dict[Key, Judged] = {}
         self._placements: list[Placement] = []
         self._deliveries: list[Delivery] = []
+        self._ring: list[Expected] = []
 
     def take(self, outcome: Outcome) -> bool:
         """Takes the outcome so far; returns True if plan and engine may forget the events."""
@@ -52,6 +54,8 @@ class Record:
                 each for each in golden.placements if key_of(each.arrival) in self._judged
             ]
             self._deliveries = [*golden.deliveries]
+            if isinstance(golden, SctpGolden):
+                self._ring = [*golden.ring]
         self._add_refused()
         return True
 
@@ -78,5 +82,7 @@ class Record:
         self._add_refused()
         golden.judged, golden.placements = self._judged, self._placements
         golden.deliveries, self._plan.sent = self._deliveries, self._sent
+        if isinstance(golden, SctpGolden):
+            golden.ring = self._ring
         kept = {name: getattr(self._beginning, name) for name in _OF_CYCLES}
         return replace(outcome, **kept)

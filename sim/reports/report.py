@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from ...hdl.spec.completion import Completion, Kind, Status
 from ...hdl.spec.sctp import Diversion
 from ..capture.pcap import LeftOut, counted
 from ..capture.sctp_traffic import SctpStream
+from ..capture.spool import Spool
 from ..capture.streams import Stream
 from ..engines.engine import Outcome
 from ..replay.differences import Difference, number_text
@@ -36,17 +38,31 @@ SCHEMA = 1
 class Tally:
     """Counts the messages that an RNIC delivers, also piece by piece during the run.
 
+    Parameters
+    ----------
+    plan
+        The plan of the run.
+    memory
+        Host memory, of which the octets of untagged messages are kept in a temporary file; None:
+        they are not kept.
+
     Attributes
     ----------
     delivered
         How many messages, tagged and untagged, by stream.
     received
         The untagged messages in the RNIC's order, with their buffers.
+    exceptions
+        How many packets of the exception stream are about a stream, by stream.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, memory: NDArray[np.uint8] | None = None) -> None:
         self.delivered: Counter[int] = Counter()
         self.received: list[tuple[Buffer, Completion]] = []
+        self._memory = memory
+        self._octets = Spool()  # of the messages in memory
+        self._places = array("Q")
+        self.exceptions: Counter[int] = Counter()
         self._posted = plan.buffers
         self._seen = 0  # of these
         self._open: dict[int, Buffer] = {}  # those without a message, by cookie
@@ -57,6 +73,11 @@ class Tally:
         for posted in self._posted[self._seen :]:
             self._open[posted.cookie] = posted
         self._seen = len(self._posted)
+        self.exceptions.update(
+            packet.stream
+            for packet in outcome.exceptions
+            if packet.reason < Diversion.FRAME or packet.reason == Diversion.CONTROL
+        )
         for each in outcome.completions:
             if each.kind is not Kind.MESSAGE or each.status != Status.DELIVERED:
                 continue
@@ -67,7 +88,20 @@ class Tally:
             ):  # fmt: skip
                 del self._open[each.cookie]
                 self.received.append((buffer, each))
+                if self._memory is not None:
+                    octets = self._memory[buffer.address : _end(buffer, each)].tobytes()
+                    self._places.append(self._octets.put(octets))
         return [buffer for buffer, _ in self.received[before:]]
+
+    def octets(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
+        """Yields the untagged messages with the octets that memory had when each was delivered."""
+        for (buffer, each), place in zip(self.received, self._places, strict=True):
+            yield buffer, each, self._octets.get(place, _end(buffer, each) - buffer.address)
+
+
+def _end(buffer: Buffer, completion: Completion) -> int:
+    """Returns the address after the last octet of a message."""
+    return min(buffer.address + completion.length, buffer.end)
 
 
 @dataclass
@@ -81,20 +115,27 @@ class Run:
     tally: Tally | None = None
 
     def __post_init__(self) -> None:
-        self._tally = self.tally or Tally(self.plan)
+        self._tally = self.tally or Tally(self.plan, self.memory)
         self._tally.take(self.outcome)
 
     def deliveries(self, stream: int) -> int:
         """Returns how many messages of a stream, tagged and untagged, the RNIC delivered."""
         return self._tally.delivered[stream]
 
+    def exceptions(self, stream: int) -> int:
+        """Returns how many packets of the exception stream are about a stream."""
+        return self._tally.exceptions[stream]
+
+    @property
+    def received(self) -> list[tuple[Buffer, Completion]]:
+        """The untagged messages that the RNIC delivered, in its order, with their buffers."""
+        return self._tally.received
+
     def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
-        """Yields the untagged messages that the RNIC delivered, in its order, with the
-        octets it placed.
+        """Returns the untagged messages that the RNIC delivered, in its order, with the octets
+        that it placed.
         """
-        for buffer, each in self._tally.received:
-            end = min(buffer.address + each.length, buffer.end)
-            yield buffer, each, self.memory[buffer.address : end].tobytes()
+        return self._tally.octets()
 
 
 @dataclass
@@ -361,12 +402,8 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
         "segments_placed": counts.placed,
         "bytes_placed": counts.octets,
         "deliveries": run.deliveries(stream.number),
-        "receives": sum(buffer.stream == stream.number for buffer, _, _ in run.receives()),
-        "exceptions": sum(
-            packet.stream == stream.number
-            and (packet.reason < Diversion.FRAME or packet.reason == Diversion.CONTROL)
-            for packet in run.outcome.exceptions
-        ),
+        "receives": sum(buffer.stream == stream.number for buffer, _ in run.received),
+        "exceptions": run.exceptions(stream.number),
         "errors": len(events),
         "dropped": counts.dropped,
         "error_events": [

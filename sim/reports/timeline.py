@@ -85,20 +85,27 @@ class _Writes:
 
     def __init__(self, writes: NDArray, octets: int) -> None:
         self._octets = octets
-        self._cycles: dict[int, list[int]] = {}
-        for cycle, address in writes[::-1].tolist():
-            self._cycles.setdefault(address // octets, []).append(cycle)
+        beats = writes["address"] // octets
+        order = np.argsort(beats, kind="stable")
+        end = np.iinfo(beats.dtype).max  # after all beats
+        self._beats, self._cycles = np.append(beats[order], end), writes["cycle"][order]
+        self._used = np.zeros(len(self._beats), np.int64)  # how many, at the first of each address
 
     def of(self, pieces: Iterable[tuple[int, int]], since: int) -> list[int]:
         """Returns the cycles of the next beats at these pieces of memory, from a cycle on."""
         found = []
         for address, count in pieces:
-            for beat in range(address // self._octets, -(-(address + count) // self._octets)):
-                cycles = self._cycles.get(beat, [])
-                while cycles:
-                    if (cycle := cycles.pop()) >= since:
-                        found.append(cycle)
-                        break
+            end = -(-(address + count) // self._octets)
+            beats = np.arange(address // self._octets, end, dtype=self._beats.dtype)
+            firsts = np.searchsorted(self._beats, beats)
+            while len(beats):
+                at = firsts + self._used[firsts]
+                there = self._beats[at] == beats
+                beats, firsts, at = beats[there], firsts[there], at[there]
+                self._used[firsts] += 1
+                late = self._cycles[at] >= since
+                found += self._cycles[at[late]].tolist()
+                beats, firsts = beats[~late], firsts[~late]
         return found
 
 

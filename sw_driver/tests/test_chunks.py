@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.path import SendPath
-from ddp_rnic.hdl.spec.sctp import Diversion, Function
+from ddp_rnic.hdl.spec.sctp import LONGEST_BODY, Diversion, Function
 from ddp_rnic.hdl.spec.send import Kind
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.model.ddp import TaggedHeader, decode_segment
@@ -46,6 +46,10 @@ from ddp_rnic.sw_driver import (
 from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
 from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
 from ddp_rnic.sw_driver.verbs.sending import Part
+from scapy.layers.inet import IP, defragment
+from scapy.layers.inet6 import IPv6ExtHdrFragment, defragment6
+from scapy.layers.l2 import Ether
+from scapy.plist import PacketList
 
 CONFIG = RnicConfig(transmit=True, mpa=False, sctp=True)
 OWN = (1 << 32) - 3  # the first TSN of the device
@@ -65,9 +69,30 @@ class Peer(Receiver):
         self.answers = True
         self.loses: Callable[[int], bool] = lambda tsn: False
         self.seen = 0
+        self.mtu = 1 << 16  # of the path
+        self.parts: list[Any] = []
+        self.lengths: list[int] = []
+        self.joined = 0
 
     def frame(self, octets: bytes) -> None:
-        """Takes a frame of the device, or loses it."""
+        """Takes a frame of the device, or loses it. Scapy joins fragments of IP packets."""
+        ip: Any = Ether(octets).payload
+        self.lengths.append(len(ip))
+        if IP in ip:
+            summed = ip.copy()
+            del summed.chksum
+            assert IP(bytes(summed)).chksum == ip.chksum
+        if len(ip) > self.mtu:
+            return
+        self.parts.append(ip)
+        if (IP in ip and ip.flags.MF) or (IPv6ExtHdrFragment in ip and ip[IPv6ExtHdrFragment].m):
+            return
+        if len(self.parts) > 1:
+            parts = PacketList(self.parts)
+            whole = defragment(parts)[0] if IP in ip else defragment6(parts)
+            self.joined += 1
+            octets = octets[:14] + bytes(whole)
+        self.parts.clear()
         self.frames.append(octets)
         packet = Packet.parse(octets[len(self.path.headers) :])
         (chunk,) = packet.chunks
@@ -117,14 +142,16 @@ class Peer(Receiver):
 class Bench:
     """A device, an association that sends, and its peer. Time passes as the test says."""
 
-    def __init__(self, sim: SimTransport, context: Context) -> None:
+    def __init__(
+        self, sim: SimTransport, context: Context, *, mtu: int = 1100, path: int = 2
+    ) -> None:
         self.sim, self.context, self.now = sim, context, 0.0
         self.pd, self.cq = PD(context), CQ(context)
-        self.path = example_path(2)  # over IPv4, in UDP
+        self.path = example_path(path)  # by default over IPv4, in UDP
         self.peer = Peer(sim, self.path)
         self.association: Association = associate(context)
         self.sender = self.association.send_by(
-            self.path, tsn=OWN, window=WINDOW, mtu=1100, transmit=self.peer.frame,
+            self.path, tsn=OWN, window=WINDOW, mtu=mtu, transmit=self.peer.frame,
             clock=lambda: self.now,
         )  # fmt: skip
         self._exceptions = len(sim.exceptions())
@@ -301,6 +328,43 @@ def test_a_stream_is_closed_while_its_association_has_no_credit(bench: Bench) ->
     bench.until(lambda: {one.number, other.number} <= {name for name, _ in bench.ended()})
     found = dict(bench.ended())
     assert found[one.number] is WcStatus.FLUSHED and found[other.number] is WcStatus.SUCCESS
+
+
+@pytest.mark.parametrize("path", [2, 3, 0], ids=["IPv4 UDP", "IPv6 UDP", "IPv4"])
+def test_chunks_that_a_smaller_path_mtu_made_too_large_leave_in_fragments(
+    simulated: SimTransport, path: int
+) -> None:
+    """RFC 9260 section 6.9: "Once a user message is fragmented, it cannot be re-fragmented.
+    Instead, if the PMTU has been reduced, then IP fragmentation MUST be used." The next chunks fit.
+    """
+    octets = random.Random(3).randbytes(30_000)
+    with Device(simulated).open() as context:
+        bench = Bench(simulated, context, path=path)
+        peer, stream = bench.peer, bench.open(0)
+        stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 30_000), stag=1, to=0)
+        bench.step()
+        peer.mtu = 700
+        for _ in range(5):
+            bench.step()
+        assert len(peer.memory.get(1, b"")) < 30_000 and max(peer.lengths) > 1000
+        peer.lengths.clear()
+        bench.sender.resize(700)
+        bench.until(lambda: len(peer.memory.get(1, b"")) == 30_000 and not bench.sim.sending)
+        assert peer.memory[1] == octets and peer.joined > 0
+        assert 600 < max(peer.lengths) <= 700
+        joined = peer.joined
+        stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 30_000), stag=2, to=0)
+        bench.until(lambda: peer.memory.get(2) == octets)
+        assert peer.joined == joined and max(peer.lengths) <= 700
+
+
+def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport) -> None:
+    with Device(simulated).open() as context:
+        bench = Bench(simulated, context, mtu=1 << 16)
+        assert bench.sender.mulpdu == LONGEST_BODY
+        stream, octets = bench.open(0), random.Random(2).randbytes(50_000)
+        stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 50_000), stag=1, to=0)
+        bench.until(lambda: bench.peer.memory.get(1) == octets)
 
 
 def test_what_cannot_be_sent_says_so(bench: Bench) -> None:

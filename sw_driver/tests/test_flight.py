@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from itertools import permutations
+from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.model.sctp import DataChunk, Ppid, Tsns
+from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid, SackChunk, Tsns
+from ddp_rnic.sim.replay.tests.test_sending import KERNELS_SCTP
 from ddp_rnic.sw_driver.verbs.flight import Flight
+from scapy.layers.sctp import SCTP
+from scapy.utils import rdpcap
 
 LONGEST, WINDOW = 1000, 20_000
 TSN = (1 << 32) - 5
@@ -39,7 +44,7 @@ class Peer:
         return (self.next - 1) % (1 << 32), gaps
 
 
-class Path:
+class Network:
     """A sender, a peer, and packets that take 0.05 s each way or are lost."""
 
     def __init__(self, *, loss: float, chunks: int, seed: int = 1, window: int = WINDOW) -> None:
@@ -98,7 +103,7 @@ class Path:
 @pytest.mark.parametrize("loss", [0.0, 0.02, 0.2])
 @pytest.mark.parametrize("seed", range(4))
 def test_all_chunks_arrive_whatever_the_network_loses(loss: float, seed: int) -> None:
-    path = Path(loss=loss, chunks=300, seed=seed)
+    path = Network(loss=loss, chunks=300, seed=seed)
     path.run()
     assert path.peer.next == TSN + 300 and (path.repeats > 0) == (loss > 0)
     if not loss:
@@ -109,7 +114,7 @@ def test_the_congestion_window_opens_slowly() -> None:
     """Section 7.2.1: "The initial cwnd before DATA transmission MUST be set to min(4 * PMDCS,
     max(2 * PMDCS, 4404)) bytes"; it grows by one packet for each packet that is acknowledged.
     """
-    path = Path(loss=0.0, chunks=100, window=1 << 20)
+    path = Network(loss=0.0, chunks=100, window=1 << 20)
     path.send()
     assert path.flight.cwnd == 4000 and 4000 <= path.flight.flight < 5000
     path.run(10.0)
@@ -209,3 +214,40 @@ def test_a_receiver_may_take_back_what_only_a_gap_has_acknowledged() -> None:
     assert flight.flight == LONGEST
     flight.acknowledge((TSN - 1) % (1 << 32), 1 << 20, [], 0.1)
     assert flight.flight == 4 * LONGEST and flight.first == TSN
+
+
+@pytest.mark.skipif(not KERNELS_SCTP, reason="needs the captures of real stacks beside the project")
+@pytest.mark.parametrize("capture", KERNELS_SCTP, ids=lambda path: path.stem)
+def test_the_sack_chunks_of_kernels_acknowledge_what_kernels_sent(capture: Path) -> None:
+    """Each end of a recorded association is the sender once, and the other kernel acknowledges. The
+    network of one capture loses and reorders packets; without that no chunk is sent again.
+    """
+    chunks = [
+        (float(frame.time), frame[SCTP].sport, chunk)
+        for frame in rdpcap(str(capture))
+        if SCTP in frame
+        for chunk in Packet.parse(bytes(frame[SCTP])).chunks
+    ]
+    inits = {port: chunk for _, port, chunk in chunks if isinstance(chunk, InitChunk)}
+    for port, other in permutations(inits):
+        first = inits[port].tsn
+        sizes = {
+            (chunk.tsn - first) % (1 << 32): len(chunk.payload)
+            for _, sender, chunk in chunks
+            if sender == port and isinstance(chunk, DataChunk)
+        }
+        flight, last, repeats = Flight(first, inits[other].window, 1452), 0, 0
+        for now, sender, chunk in chunks:
+            if sender == port and isinstance(chunk, DataChunk):
+                while flight.next <= first + (chunk.tsn - first) % (1 << 32):
+                    flight.leave(sizes[flight.next - first], now)
+            elif sender == other and isinstance(chunk, SackChunk):
+                before = flight.first
+                taken = flight.acknowledge(chunk.cumulative, chunk.window, chunk.gaps, now)
+                number = (chunk.cumulative - first + 1) % (1 << 32)
+                assert taken == (number >= before - first)
+                last = max(last, number)
+            flight.expire(now)
+            repeats += len(flight.due(now))
+        assert flight.first == first + last and last >= len(sizes) - 4
+        assert (repeats > 0) == ("loss" in capture.stem)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 from ...hdl.spec import commands
 from ...hdl.spec.path import SendPath
-from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN, Function
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, LONGEST_BODY, SSN, Function
 from ...hdl.spec.send import Kind, Piece, Record
 from ..base.checks import instance, integer
 from ..base.errors import InvalidRequest, StateError, TransportError, UnsupportedDevice
 from ..transports.memory import Steps
 from ..transports.transport import SentFpdu
 from .flight import Flight
+from .fragments import fragments_of, room_of
 from .known import KnownAssociation, KnownStream
 from .sending import Part, SendingHalf, SendSettings
 
@@ -184,21 +185,14 @@ class AssociationSender:
         instance("an association's path", path, SendPath)
         tsn = integer("tsn", tsn, 0, _TSN - 1, "from 0 to 2**32 - 1")
         window = integer("window", window, 1, _TSN - 1, "from 1 to 2**32 - 1 octets")
-        headers = _IP * (1 + path.v6) + _UDP * path.udp + COMMON_HEADER + DATA_HEADER
-        longest = (integer("mtu", mtu, 0, 1 << 16) - headers) // 4 * 4
-        self.mulpdu = longest - SSN
-        if self.mulpdu < _LEAST:
-            raise InvalidRequest(
-                f"mtu must be at least {-(-(_LEAST + SSN) // 4) * 4 + headers} octets on this path"
-                f" (RFC 5043 section 9), not {mtu}"
-            )
+        self._path, self._transmit, self._clock = path, transmit, clock
+        longest = self._measure(mtu)
         self.association, self._context = association, association.context
         if not self._context.chunks:
             raise UnsupportedDevice(
                 "the device sends nothing over SCTP, or the host does not get its frames: build it"
                 " with RnicConfig(transmit=True, sctp=True)"
             )
-        self._path, self._transmit, self._clock = path, transmit, clock
         self._flight = Flight(tsn, window, longest)
         self._chunks: dict[int, _Chunk] = {}  # by TSN, in their order
         self._context.registers.start(
@@ -207,7 +201,36 @@ class AssociationSender:
             )
         )
         self._given: object = None
+        self._fragmented = 0  # packets that left in fragments
         self._allow()
+
+    def _measure(self, mtu: int) -> int:
+        """Takes a path MTU; returns the octets of user data of the longest chunk."""
+        path = self._path
+        headers = _IP * (1 + path.v6) + _UDP * path.udp + COMMON_HEADER + DATA_HEADER
+        longest = (integer("mtu", mtu, 0, 1 << 16) - headers) // 4 * 4
+        if longest - SSN < _LEAST:
+            raise InvalidRequest(
+                f"mtu must be at least {-(-(_LEAST + SSN) // 4) * 4 + headers} octets on this path"
+                f" (RFC 5043 section 9), not {mtu}"
+            )
+        self._mtu, self.mulpdu = mtu, min(longest - SSN, LONGEST_BODY)
+        return min(longest, LONGEST_BODY + SSN)
+
+    def resize(self, mtu: int) -> None:
+        """Takes another path MTU, for the next chunks.
+
+        Chunks that were longer before leave again in IP fragments: they keep their TSNs, and so
+        their octets (RFC 9260 section 6.9).
+        """
+        with self._context.lock:
+            self.association.check()
+            self._flight.resize(self._measure(mtu))
+            for sid in range(self.association.count):
+                if self._half(sid) is not None:
+                    number = self.association.first + sid
+                    self._context.registers.start(commands.set_mulpdu(number, self.mulpdu))
+            self._allow()
 
     def _allow(self) -> None:
         """Gives the device the credit that the association has now."""
@@ -295,7 +318,16 @@ class AssociationSender:
             half.left(record)
             flight.leave(len(data), self._clock())
             self._allow()
-        self._transmit(frame.octets)
+        self._pass(frame.octets)
+
+    def _pass(self, frame: bytes) -> None:
+        """Passes a frame on, or the fragments of its packet if that is longer than the MTU."""
+        if len(frame) - room_of(self._path) <= self._mtu:
+            self._transmit(frame)
+            return
+        self._fragmented += 1
+        for each in fragments_of(self._path, frame, self._mtu, self._fragmented):
+            self._transmit(each)
 
     def receive(self, chunk: bytes) -> None:
         """Takes a chunk of the peer from the exception stream: a SACK chunk, or another one, which
@@ -348,5 +380,5 @@ class AssociationSender:
                 )  # fmt: skip
             else:
                 # The stream has ended, and the peer still has to get the TSN.
-                self._transmit(chunk.frame)
+                self._pass(chunk.frame)
         self._allow()

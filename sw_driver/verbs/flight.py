@@ -94,6 +94,10 @@ class Flight:
         """The first TSN that was not acknowledged cumulatively."""
         return next(iter(self._chunks), self.next)
 
+    def resize(self, longest: int) -> None:
+        """Takes another length of the longest chunk."""
+        self._longest = longest
+
     def leave(self, octets: int, now: float) -> None:
         """Notes that the next chunk has left."""
         self._chunks[self.next] = _Chunk(octets, now)

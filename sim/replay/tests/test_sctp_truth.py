@@ -160,7 +160,7 @@ def test_messages_are_delivered_as_the_peers_did(name: str) -> None:
         expected[key].append((record["qn"], record["msn"], record["len"]))
     for run in runs_of(played, derived.regions, derived.ends):
         streams = {stream.number: stream for stream in run.plan.streams}
-        for buffer, entry, _ in run.receives():
+        for buffer, entry in run.received:
             stream = streams[buffer.stream]
             assert isinstance(stream, SctpStream)
             key = stream.destination.address, stream.sid, buffer.session

@@ -146,11 +146,11 @@ class Within(Harness):
     and do not count. The account that is kept for later turns has the position, too.
 
     Assumes that the host opens a stream while it has no turn, raises its limit and never lowers
-    it, and that the limit is less than 2**29 octets from the position; that the entries at the
-    input are in turns, in the order of ``look``, with at least a header of octets left; and that a
-    turn of a stream is looked up ``AGE`` cycles after the result of its former one or later, unless
-    it is for a segment that is sent again. :class:`Row`, :class:`Anything` and :class:`Looked`
-    replace tables and a queue, as theorems of :mod:`~.blockram` and :mod:`~.streams` allow. By
+    it, and that the limit is less than 2**29 octets from the position; that the table of MULPDUs
+    says which of them have room for an octet; that the entries at the input are in turns, in the
+    order of ``look``, with at least a header of octets left; and that a turn of a stream is looked
+    up ``AGE`` cycles after the result of its former one or later, unless it is for a segment that
+    is sent again. :class:`Row`, :class:`Anything` and :class:`Looked` replace tables and a queue, as theorems of :mod:`~.blockram` and :mod:`~.streams` allow. By
     induction of depth ``DEPTH``.
     """
 
@@ -171,6 +171,9 @@ class Within(Harness):
             m.d.comb += table.followed.eq(self.stream)
         self.polite(dut.i)
         self.polite(dut.opens)
+        for shown in self.inside.component("mulpdu_table").data:
+            self.assume(shown.tagged == (shown.octets > TAGGED_HEADER))
+            self.assume(shown.untagged == (shown.octets > UNTAGGED_HEADER))
         self._turns(m)
         self._position(m)
         ends = dut.results.valid & dut.results.payload.stopped

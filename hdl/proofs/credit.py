@@ -145,13 +145,13 @@ class Within(Harness):
     that is the theorem of :class:`Counted`. Segments that are sent again have their old positions,
     and do not count. The account that is kept for later turns has the position, too.
 
-    Assumes that the host opens a stream while it has no turn, raises its limit and never lowers
-    it, and that the limit is less than 2**29 octets from the position; that the table of MULPDUs
-    says which of them have room for an octet; that the entries at the input are in turns, in the
-    order of ``look``, with at least a header of octets left; and that a turn of a stream is looked
-    up ``AGE`` cycles after the result of its former one or later, unless it is for a segment that
-    is sent again. :class:`Row`, :class:`Anything` and :class:`Looked` replace tables and a queue, as theorems of :mod:`~.blockram` and :mod:`~.streams` allow. By
-    induction of depth ``DEPTH``.
+    Assumes that the host opens a stream while it has no turn, raises its limit and never lowers it,
+    and that the limit is less than 2**29 octets from the position; that the table of MULPDUs says
+    which of them have room for an octet; that the entries at the input are in turns, in the order
+    of ``look``, with at least a header of octets left; and that a turn of a stream is looked up
+    ``AGE`` cycles after the result of its former one or later, unless it is for a segment that is
+    sent again. :class:`Row`, :class:`Anything` and :class:`Looked` replace tables and a queue, as
+    theorems of :mod:`~.blockram` and :mod:`~.streams` allow. By induction of depth ``DEPTH``.
     """
 
     DEPTH = 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from itertools import permutations
 from pathlib import Path
@@ -205,6 +206,18 @@ def test_a_sack_that_is_old_or_acknowledges_what_was_not_sent_is_dropped(cumulat
     before = flight.limits(), flight.flight
     assert not flight.acknowledge(cumulative % (1 << 32), 5, [], 0.1)
     assert (flight.limits(), flight.flight) == before
+
+
+def test_long_gap_blocks_of_a_hostile_peer_cost_no_more_than_short_ones() -> None:
+    """Each of the blocks, in no order, covers 2**16 TSNs; three chunks are outstanding."""
+    flight = Flight(TSN, WINDOW, LONGEST)
+    for _ in range(3):
+        flight.leave(LONGEST, 0.0)
+    began = time.process_time()
+    blocks = [(5, 4), (2, 65535), *((at, 65535) for at in range(16_000, 2, -1))]
+    assert flight.acknowledge(TSN - 1, WINDOW, blocks, 1.0)
+    assert time.process_time() - began < 5
+    assert flight.first == TSN and flight.flight == LONGEST
 
 
 def test_a_receiver_may_take_back_what_only_a_gap_has_acknowledged() -> None:

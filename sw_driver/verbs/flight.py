@@ -6,8 +6,10 @@ The functions take the time and return decisions; nothing here knows the device.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 __all__ = ["Flight", "Limits"]
@@ -183,12 +185,17 @@ class Flight:
     def _take_gaps(self, last: int, gaps: Sequence[tuple[int, int]]) -> _Highest:
         """Notes the chunks in Gap Ack Blocks. A block that is missing now takes its chunks back."""
         highest, octets = last, 0
-        found = {last + at for start, end in gaps for at in range(start, end + 1)}
+        # The work is that of the blocks and of the chunks: a peer may send many long blocks.
+        blocks = sorted(gaps)
+        starts = [start for start, _ in blocks]
+        ends = [*accumulate((end for _, end in blocks), max)]
         for tsn, chunk in self._chunks.items():
-            if tsn in found and not chunk.acked:
+            before = bisect_right(starts, tsn - last)
+            found = before > 0 and tsn - last <= ends[before - 1]
+            if found and not chunk.acked:
                 highest, octets = tsn, octets + chunk.octets
                 chunk.lost = False
-            chunk.acked = tsn in found
+            chunk.acked = found
         return self._Highest(highest, octets)
 
     def _measure(self, time: float) -> None:

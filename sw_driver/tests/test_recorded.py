@@ -87,7 +87,7 @@ def test_a_driver_that_stops_early_or_goes_on_is_refused(tmp_path: Path) -> None
     sim = SimTransport()
     with Recorder(sim, path) as recorder:
         found = Device(recorder).query()
-    with pytest.raises(TransportError, match=r"has 13 more calls than the driver made"):
+    with pytest.raises(TransportError, match=r"has 14 more calls than the driver made"):
         with Replay(path) as replay:
             replay.read(regs.address("ID"))
     replay = Replay(path)

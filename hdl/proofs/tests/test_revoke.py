@@ -25,9 +25,9 @@ def test_what_is_counted_too_late_is_caught():
     bug = planted(
         "ddp.commit",
         "            self.issued.eq(issued),",
-        "            Cat(self.issued, late := Signal(16 * 12)).eq(Cat(late, issued)),",
+        f"            Cat(self.issued, late := Signal(16 * {SETTLE})).eq(Cat(late, issued)),",
     )
-    proof = bounded(Counted(bug.Commit(CONFIG), lemmas=False), depth=32)
+    proof = bounded(Counted(bug.Commit(CONFIG), lemmas=False), depth=24 + SETTLE)
     assert proof.status == "FAIL", proof.log
 
 

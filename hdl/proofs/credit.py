@@ -12,7 +12,7 @@ from ..send.segmenter import SegmentTag
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
 from .harness import Harness, if_
 
-__all__ = ["Anything", "Costs", "Counted", "Looked", "Row", "Within"]
+__all__ = ["Anything", "Costs", "Counted", "Looked", "Row", "Within", "assume_mulpdus"]
 
 #: Words of an FPDU between two markers (RFC 5044 section 4.3).
 BETWEEN = 127
@@ -99,6 +99,18 @@ class Costs(FpduLength):
         return m
 
 
+def assume_mulpdus(harness):
+    """Assumes that the Cutter's table of MULPDUs says which of them have room for an octet.
+
+    Returns the outputs of its read ports.
+    """
+    shown = harness.inside.component("mulpdu_table").data
+    for mulpdu in shown:
+        harness.assume(mulpdu.tagged == (mulpdu.octets > TAGGED_HEADER))
+        harness.assume(mulpdu.untagged == (mulpdu.octets > UNTAGGED_HEADER))
+    return shown
+
+
 class Counted(Harness):
     """Proves that FpduLength counts the words of an FPDU, and that ``enough`` is enough for them.
 
@@ -171,9 +183,7 @@ class Within(Harness):
             m.d.comb += table.followed.eq(self.stream)
         self.polite(dut.i)
         self.polite(dut.opens)
-        for shown in self.inside.component("mulpdu_table").data:
-            self.assume(shown.tagged == (shown.octets > TAGGED_HEADER))
-            self.assume(shown.untagged == (shown.octets > UNTAGGED_HEADER))
+        assume_mulpdus(self)
         self._turns(m)
         self._position(m)
         ends = dut.results.valid & dut.results.payload.stopped

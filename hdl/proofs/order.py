@@ -10,6 +10,7 @@ from ..lib.stream import delayed
 from ..send.credit import CreditAccounts
 from ..send.segmenter import SegmentTag
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
+from .credit import assume_mulpdus
 from .harness import Harness, if_
 
 __all__ = ["AnyAccounts", "InSequence", "InTurn"]
@@ -60,13 +61,10 @@ class InTurn(Harness):
         self.assume(if_(dut.i.valid, message.turn.first == ~within))
         with m.If(takes):
             m.d.sync += within.eq(~message.last)
-        most, mulpdus = Signal(16), self.inside.component("mulpdu_table").data
+        most, mulpdus = Signal(16), assume_mulpdus(self)
         with m.If(~self.inside["tests"]):
             m.d.sync += most.eq(
                 Mux(self.inside["recent"], mulpdus[1].octets, mulpdus[0].octets))
-        for shown in mulpdus:
-            self.assume(shown.tagged == (shown.octets > TAGGED_HEADER))
-            self.assume(shown.untagged == (shown.octets > UNTAGGED_HEADER))
         # A segment is there one cycle after it is cut, and so is its message here.
         came, taken = self.past(takes), Signal(message.shape())
         m.d.sync += taken.eq(message)

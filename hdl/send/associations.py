@@ -118,8 +118,8 @@ class AssociationCredit(wiring.Component):
     needs : In(17), fits : Out(1)
         The association has credit for a chunk with these octets, and the stream may take it.
     cuts : In(1), octets : In(17), bad : In(1)
-        A segment of the turn is cut, which has a chunk of so many octets of user data. If it is
-        ``bad``, it needs no credit and will be refunded.
+        A segment of the turn is cut; its chunk has ``octets`` of user data. A segment that is
+        ``bad`` needs no credit, and will be refunded.
     """
 
     DELAY = 6

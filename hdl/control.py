@@ -18,7 +18,7 @@ from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
-from .lib.blockram import FEW, ForwardedTable
+from .lib.blockram import ForwardedTable
 from .lib.stream import delayed
 from .lib.table import table_write
 from .mpa.intake import LlpSettings
@@ -440,7 +440,7 @@ class Control(wiring.Component):
         m.d.sync += ignored.eq(ignored + stray)
         # A write has its page from its first cycle on, and the next one begins after this one was
         # counted.
-        m.submodules.strays = strays = ForwardedTable(16, 1 << regs.PAGE_BITS, reads=2, few=FEW)
+        m.submodules.strays = strays = ForwardedTable(16, 1 << regs.PAGE_BITS, reads=2)
         m.d.comb += [
             registers.doorbells_ignored.eq(ignored),
             strays.address[0].eq(registers.page),

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import FEW, BlockRam
+from ..lib.blockram import BlockRam
 from ..spec import regs
 
 __all__ = ["DoorbellPage", "PageFence"]
@@ -55,7 +55,7 @@ class PageFence(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.pages = pages = BlockRam(regs.PAGE_BITS, self.items, few=FEW)
+        m.submodules.pages = pages = BlockRam(regs.PAGE_BITS, self.items)
         exists = [Signal(name=f"exists_{k}") for k in range(2)]
         m.d.comb += [
             pages.write.valid.eq(self.set.valid),

@@ -9,12 +9,9 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .stream import delayed, nibbles
+from .stream import delayed, nibbles, ram_style
 
-__all__ = ["FEW", "BlockRam", "ForwardedTable", "StepTable", "storage_of"]
-
-#: Items of a table that distributed RAM holds at a low price.
-FEW = 64
+__all__ = ["BlockRam", "ForwardedTable", "StepTable", "storage_of"]
 
 
 def _written(shape, depth, *, always_ready=True):
@@ -25,8 +22,8 @@ def _written(shape, depth, *, always_ready=True):
 class BlockRam(wiring.Component):
     """Stores items in block RAM, read through its output register.
 
-    A table of ``few`` items or fewer is stored in distributed RAM instead, in the same number of
-    cycles. Block RAM is the scarcer of the two in a device with many tables.
+    A small memory is stored in distributed RAM instead, in the same number of cycles (see
+    :func:`.stream.ram_style`).
 
     An address that is read in the cycle in which it is written gives no value: ``data`` has no
     meaning then, on any device. A user needs a reason why that never happens or does not matter; a
@@ -42,7 +39,6 @@ class BlockRam(wiring.Component):
         Items.
     reads : int
         Number of read ports.
-    few : int
 
     Members
     -------
@@ -57,9 +53,8 @@ class BlockRam(wiring.Component):
 
     LATENCY = 2
 
-    def __init__(self, shape, depth, *, reads=1, few=0):
+    def __init__(self, shape, depth, *, reads=1):
         self.shape, self.depth = shape, depth
-        self.style = "distributed" if depth <= few else "block"
         super().__init__({
             "write": In(_written(shape, depth)),
             "address": In(range(depth)).array(reads),
@@ -73,7 +68,7 @@ class BlockRam(wiring.Component):
         # Synthesis need not define the value of an address that is being written.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
-            attrs={"ram_style": self.style, "no_rw_check": 1})
+            attrs={"ram_style": ram_style(self.shape, self.depth), "no_rw_check": 1})
         write = storage.write_port()
         m.d.comb += [
             write.en.eq(self.write.valid),
@@ -112,8 +107,6 @@ class ForwardedTable(wiring.Component):
         Entries.
     reads : int
         Number of read ports.
-    few : int
-        As in :class:`BlockRam`.
 
     Members
     -------
@@ -125,8 +118,8 @@ class ForwardedTable(wiring.Component):
 
     LATENCY = BlockRam.LATENCY
 
-    def __init__(self, shape, depth, *, reads=1, few=0):
-        self.shape, self.depth, self.few = shape, depth, few
+    def __init__(self, shape, depth, *, reads=1):
+        self.shape, self.depth = shape, depth
         super().__init__({
             "write": In(_written(shape, depth)),
             "address": In(range(depth)).array(reads),
@@ -135,8 +128,7 @@ class ForwardedTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.ram = ram = BlockRam(
-            self.shape, self.depth, reads=len(self.address), few=self.few)
+        m.submodules.ram = ram = BlockRam(self.shape, self.depth, reads=len(self.address))
         wiring.connect(m, wiring.flipped(self.write), ram.write)
         written = self.write.payload
         # A value that is written in the cycle of a look-up travels beside the block RAM.
@@ -178,8 +170,6 @@ class StepTable(wiring.Component):
         Entries.
     reads : int
         Number of further read ports.
-    few : int
-        As in :class:`BlockRam`.
 
     Members
     -------
@@ -195,8 +185,8 @@ class StepTable(wiring.Component):
         As in :class:`ForwardedTable`.
     """
 
-    def __init__(self, shape, depth, *, reads=0, few=0):
-        self.shape, self.depth, self.few = shape, depth, few
+    def __init__(self, shape, depth, *, reads=0):
+        self.shape, self.depth = shape, depth
         super().__init__({
             "step": In(stream.Signature(range(depth), always_ready=True)),
             "steps": Out(1),
@@ -210,7 +200,7 @@ class StepTable(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.table = table = ForwardedTable(
-            self.shape, self.depth, reads=1 + len(self.address), few=self.few)
+            self.shape, self.depth, reads=1 + len(self.address))
         entry, begun, latest = self.step.payload, Signal(2), Signal(range(self.depth))
         # The table does not have the value of the step two or three cycles ago yet. ``fresh``: that
         # step is one of the same entry.

@@ -8,7 +8,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "copies", "counted", "delayed", "nibbles", "plus"]
+           "copies", "counted", "delayed", "nibbles", "plus", "ram_style"]
 
 
 def any_of(values):
@@ -52,6 +52,16 @@ def copies(m, value, count, *, name):
         m.d.sync += copy.eq(~value if n & 4 else value)
         result.append(~copy if n & 4 else copy)
     return result
+
+
+def ram_style(shape, depth):
+    """Returns the kind of memory for ``depth`` items of ``shape``, synthesis' ``ram_style``.
+
+    At most 64 items of at most 144 bits lie in distributed RAM, which costs at most 144 LUT4 for
+    each block RAM that it saves. An ECP5 has 400 LUT4 for each of its block RAMs.
+    """
+    few = depth <= 64 and Shape.cast(shape).width <= 144
+    return "distributed" if few else "block"
 
 
 def counted(m, count, up, down):
@@ -365,7 +375,7 @@ class Prefetch(wiring.Component):
         # Therefore synthesis need not define it. Not a BlockRam, which is built from this module.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
+            attrs={"ram_style": ram_style(self.shape, self.depth), "no_rw_check": 1})
         if not self.relaxed:
             m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()

@@ -31,8 +31,8 @@ class Anything(ForwardedTable):
 class Row(ForwardedTable):
     """Replaces a ForwardedTable by its row ``followed``; all other rows may be anything."""
 
-    def __init__(self, shape, depth, *, reads=1, few=0):
-        super().__init__(shape, depth, reads=reads, few=few)
+    def __init__(self, shape, depth, *, reads=1):
+        super().__init__(shape, depth, reads=reads)
         self.followed, self.row = Signal(range(depth)), Signal(shape)
 
     def elaborate(self, platform):

@@ -23,8 +23,8 @@ class Entry(StepTable):
     All other entries may be anything.
     """
 
-    def __init__(self, shape, depth, *, reads=0, few=0):
-        super().__init__(shape, depth, reads=reads, few=few)
+    def __init__(self, shape, depth, *, reads=0):
+        super().__init__(shape, depth, reads=reads)
         self.followed = Signal(range(depth))
         self.begins, self.entry = Signal(shape), Signal(shape)
 

@@ -23,7 +23,7 @@ from amaranth.utils import exact_log2
 from ..ddp.entry import CompletionEntry
 from ..ddp.header import DdpHeader
 from ..ddp.tagged import UlpResult
-from ..lib.blockram import FEW, BlockRam, ForwardedTable, StepTable
+from ..lib.blockram import BlockRam, ForwardedTable, StepTable
 from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed, nibbles, plus
 from ..spec import completion, ddp
@@ -177,7 +177,7 @@ class ReadSlots(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.accounts = accounts = StepTable(
-            _Account(self.reads), self.streams, reads=1, few=FEW)
+            _Account(self.reads), self.streams, reads=1)
         m.submodules.takes = takes = Store(Taken(self.streams), depth=4)
         m.submodules.wakes = wakes = Store(range(self.streams), depth=QUEUE)
         m.submodules.turns = turns = Store(_Room(self.reads), depth=QUEUE)
@@ -429,7 +429,7 @@ class ResponseCheck(wiring.Component):
         Returns both at ``FOUND``, before the change.
         """
         shape = _Progress(self.reads)
-        m.submodules.progress = table = ForwardedTable(shape, self.streams, few=FEW)
+        m.submodules.progress = table = ForwardedTable(shape, self.streams)
         clears = delayed(m, 1, self.cleared.valid, "clears")
         index = Mux(clears, delayed(m, 1, self.cleared.payload, "cleared"), number)
         header = self.i.payload.header
@@ -476,7 +476,7 @@ class ResponseCheck(wiring.Component):
         """
         known = data.StructLayout({"count": range(2 * self.reads), "bounded": 1})
         m.submodules.sinks = sinks = BlockRam(Sink(), self.streams * self.reads)
-        m.submodules.known = table = ForwardedTable(known, self.streams, few=FEW)
+        m.submodules.known = table = ForwardedTable(known, self.streams)
         bits, expected = exact_log2(self.reads), self.expected.payload
         some, bounded, sink = Signal(), Signal(), Signal(Sink(), reset_less=True)
         written, there = table.write, table.data[0]

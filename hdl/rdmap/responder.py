@@ -14,7 +14,7 @@ from amaranth.utils import exact_log2
 
 from ..ddp.entry import CompletionEntry
 from ..ddp.untagged import Post
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.delay import Delay
 from ..lib.stream import Store, delayed
 from ..spec import completion
@@ -99,7 +99,7 @@ class RequestFilter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.table = table = ForwardedTable(1, self.streams, few=FEW)
+        m.submodules.table = table = ForwardedTable(1, self.streams)
         m.submodules.others = others = Store(CompletionEntry(), depth=QUEUE)
         m.submodules.asked = asked = Store(Request(self.streams), depth=QUEUE)
         m.submodules.along = along = Delay(CompletionEntry(), self.LATENCY)
@@ -191,7 +191,7 @@ class SlotPoster(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         slots = ResponseSlots(self.config.streams)
-        m.submodules.table = table = ForwardedTable(slots, self.config.streams, few=FEW)
+        m.submodules.table = table = ForwardedTable(slots, self.config.streams)
         answered, slot = self.i.payload, table.data[0]
         step, at, leaves, ends = Signal(range(6)), Signal(8), Signal(), Signal()
         msn, index = Signal(32), Signal(16)

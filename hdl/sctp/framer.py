@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 
 from ..ddp.leaving import SentBeat, SentRecord
 from ..dma.rotate import Rotate
-from ..lib.blockram import FEW, BlockRam, ForwardedTable
+from ..lib.blockram import BlockRam, ForwardedTable
 from ..lib.crc32c import Crc32c, Slice
 from ..lib.delay import Delay
 from ..lib.stream import Backlog, Beat, Stage, Store, delayed
@@ -190,8 +190,8 @@ class TsnTurn(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.paths = paths = ForwardedTable(_Path(), self.associations, few=FEW)
-        m.submodules.tsns = tsns = ForwardedTable(32, self.associations, few=FEW)
+        m.submodules.paths = paths = ForwardedTable(_Path(), self.associations)
+        m.submodules.tsns = tsns = ForwardedTable(32, self.associations)
         m.submodules.queue = queue = Store(_Numbered(self.associations), depth=8)
         wiring.connect(m, queue.o, wiring.flipped(self.o))
         takes, looks, known = Signal(), Signal(), Signal()
@@ -494,7 +494,7 @@ class PacketPass(wiring.Component):
         columns = []
         for column in range(words):
             m.submodules[f"headers{column}"] = ram = BlockRam(
-                32, self.associations * rows, few=FEW)
+                32, self.associations * rows)
             word = self.word.payload
             m.d.comb += [
                 ram.write.valid.eq(self.word.valid & (word.at[:lane_bits] == column)),

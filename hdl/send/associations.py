@@ -18,7 +18,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import FEW, BlockRam, ForwardedTable, StepTable
+from ..lib.blockram import BlockRam, ForwardedTable, StepTable
 from ..lib.stream import Store, delayed
 
 __all__ = [
@@ -140,9 +140,9 @@ class AssociationCredit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         amount = _Amount()
-        m.submodules.positions = positions = ForwardedTable(amount, self.associations, few=FEW)
-        m.submodules.limits_ = limits = ForwardedTable(amount, self.associations, few=FEW)
-        m.submodules.refunded = refunded = StepTable(amount, self.associations, reads=1, few=FEW)
+        m.submodules.positions = positions = ForwardedTable(amount, self.associations)
+        m.submodules.limits_ = limits = ForwardedTable(amount, self.associations)
+        m.submodules.refunded = refunded = StepTable(amount, self.associations, reads=1)
         opens, written = self.set.payload, positions.write.payload
         number, mine, age = self.look, Signal(range(self.streams)), Signal(range(self.DELAY + 1))
         saves, saved, position = Signal(), Signal(range(self.associations)), Signal(amount)
@@ -282,10 +282,10 @@ class AssociationQueues(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queues = queues = ForwardedTable(
-            _Queue(self.streams), self.associations, reads=2, few=FEW)
+            _Queue(self.streams), self.associations, reads=2)
         m.submodules.marks = marks = ForwardedTable(
-            _Mark(self.associations), self.streams, reads=2, few=FEW)
-        m.submodules.places = places = BlockRam(range(self.streams), self.streams, few=FEW)
+            _Mark(self.associations), self.streams, reads=2)
+        m.submodules.places = places = BlockRam(range(self.streams), self.streams)
         m.submodules.ends = ends = Store(EndedTurn(self.streams, self.associations), depth=QUEUE)
         # Most ends change no queue, and pass.
         came, event = Signal(2), delayed(m, 2, self.ended.payload, "event")

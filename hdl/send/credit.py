@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.stream import Store, delayed
 from ..mpa.length import FpduLength
 
@@ -121,9 +121,9 @@ class CreditAccounts(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         position_of = _Position(self.associations)
-        m.submodules.positions = positions = ForwardedTable(position_of, self.streams, few=FEW)
-        m.submodules.limits_ = limits = ForwardedTable(32, self.streams, few=FEW)
-        m.submodules.closed = closed = ForwardedTable(1, self.streams, few=FEW)
+        m.submodules.positions = positions = ForwardedTable(position_of, self.streams)
+        m.submodules.limits_ = limits = ForwardedTable(32, self.streams)
+        m.submodules.closed = closed = ForwardedTable(1, self.streams)
         m.submodules.turns = turns = Store(_Found(self.associations), depth=QUEUE)
         m.submodules.size = size = FpduLength()
 

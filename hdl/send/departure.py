@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..ddp.leaving import SentRecord
 from ..dma.staging import StagedHead
-from ..lib.blockram import FEW, StepTable
+from ..lib.blockram import StepTable
 from ..lib.stream import Beat, Skid, Store, delayed
 from ..mpa.framer import FpduHead
 from ..mpa.intake import LlpSettings
@@ -191,7 +191,7 @@ class Departure(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shape = SendState(self.associations)
-        m.submodules.table = table = StepTable(shape, self.streams, reads=1, few=FEW)
+        m.submodules.table = table = StepTable(shape, self.streams, reads=1)
         m.submodules.heads = heads = Store(FpduHead(), depth=QUEUE)
         m.submodules.packets = packets = Store(
             data.StructLayout({"passes": 1, "sctp": 1}), depth=QUEUE)
@@ -343,7 +343,7 @@ class Departure(wiring.Component):
         Returns that of the segment whose ``step`` ends in this cycle, with ``tag``. If it
         ``stays``, it is that of the stream's next segment, too.
         """
-        m.submodules.places = places = StepTable(_Place(), self.streams, few=FEW)
+        m.submodules.places = places = StepTable(_Place(), self.streams)
         place, then = places.found, places.becomes
         octets = delayed(m, 3, self.segments.payload.length, "octets")
         m.d.comb += then.eq(place)

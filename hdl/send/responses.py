@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.stream import Skid, Stage, Store, delayed
 from ..rdmap import read_request
 from ..rdmap.responder import Answered, Request, ResponseSlots
@@ -149,10 +149,10 @@ class ResponseRings(wiring.Component):
         progress = data.StructLayout({"next": 32, "done": 32})
         found = self.found.shape()
         ring = data.StructLayout({"base": found["base"].shape, "size": 4, "open": 1})
-        m.submodules.slot_table = slots = ForwardedTable(ring, self.streams, few=FEW)
-        m.submodules.requested = requested = ForwardedTable(16, self.streams, reads=2, few=FEW)
+        m.submodules.slot_table = slots = ForwardedTable(ring, self.streams)
+        m.submodules.requested = requested = ForwardedTable(16, self.streams, reads=2)
         m.submodules.progress = states = ForwardedTable(
-            progress, self.streams, reads=2, few=FEW)
+            progress, self.streams, reads=2)
         m.submodules.answers = answers = Store(Answered(self.streams), depth=QUEUE)
         wiring.connect(m, answers.o, wiring.flipped(self.answered))
 

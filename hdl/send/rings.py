@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 
 from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
 from ..spec.send import ENTRY, Waits
 from .alternation import is_for_responses
@@ -235,10 +235,10 @@ class RingReader(wiring.Component):
         Returns the tables.
         """
         ring = SendRing(self.streams)
-        m.submodules.rings = rings = ForwardedTable(ring, self.streams, few=FEW)
-        m.submodules.producers = producers = ForwardedTable(16, self.streams, few=FEW)
+        m.submodules.rings = rings = ForwardedTable(ring, self.streams)
+        m.submodules.producers = producers = ForwardedTable(16, self.streams)
         m.submodules.contexts = contexts = ForwardedTable(
-            _Context(), self.streams, reads=2, few=FEW)
+            _Context(), self.streams, reads=2)
         shape = self.results.payload.shape()
         m.submodules.queue = queue = Store(shape, depth=4 * QUEUE)
         m.submodules.results = results = Stage(shape)

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.stream import Backlog, Store, counted, delayed
 
 __all__ = ["Scheduler"]
@@ -79,9 +79,9 @@ class Scheduler(wiring.Component):
         # ``busy``: the stream is in the queue or has a turn. It was woken since its turn was read
         # from the queue if ``asked`` differs from the entry of ``seen``.
         state = data.StructLayout({"busy": 1, "asked": 1})
-        m.submodules.states = states = ForwardedTable(state, self.streams, reads=2, few=FEW)
-        m.submodules.seen = seen = ForwardedTable(1, self.streams, few=FEW)
-        m.submodules.overs = overs = ForwardedTable(range(self.quantum), self.streams, few=FEW)
+        m.submodules.states = states = ForwardedTable(state, self.streams, reads=2)
+        m.submodules.seen = seen = ForwardedTable(1, self.streams)
+        m.submodules.overs = overs = ForwardedTable(range(self.quantum), self.streams)
         # Its output's ``ready`` is a register, so the queue needs no more of them.
         m.submodules.queue = queue = Backlog(number, depth=self.streams, relaxed=True)
         m.submodules.offers = offers = Store(self.turn.payload.shape(), depth=AHEAD)

@@ -21,7 +21,7 @@ from amaranth.utils import exact_log2
 from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
 from ..dma.staging import TAG_BITS
-from ..lib.blockram import FEW, ForwardedTable
+from ..lib.blockram import ForwardedTable
 from ..lib.stream import Store, counted, delayed
 from ..rdmap.requester import ReadSlots, Sink, read_ports
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
@@ -575,7 +575,7 @@ class Cutter(wiring.Component):
         because the table takes two cycles.
         """
         m.submodules.mulpdu_table = table = ForwardedTable(
-            _Mulpdu(), self.streams, reads=2, few=FEW)
+            _Mulpdu(), self.streams, reads=2)
         written, octets = table.write.payload, self.mulpdus.payload.mulpdu
         m.d.comb += [
             table.write.valid.eq(self.mulpdus.valid),
@@ -600,7 +600,7 @@ class Cutter(wiring.Component):
         The look-up is that of the message at the input, as it becomes ``now``, and is there two
         cycles later, when the first segment can be cut.
         """
-        m.submodules.msn_table = table = ForwardedTable(32, self.streams * QUEUES, few=FEW)
+        m.submodules.msn_table = table = ForwardedTable(32, self.streams * QUEUES)
         kept, msn, own = Signal(32, reset_less=True), Signal(32), Signal()
         m.d.comb += [
             msn.eq(Mux(fresh[1], table.data[0], kept)),

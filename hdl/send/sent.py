@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.queues import sent_host
 from ..ddp.room import queues_of
-from ..lib.blockram import FEW, StepTable
+from ..lib.blockram import StepTable
 from ..lib.stream import Backlog, Skid, Stage, Store, counted, delayed
 from ..spec.completion import SentStatus
 
@@ -212,7 +212,7 @@ class SentCompletions(wiring.Component):
         m = Module()
         streams, queues = self.config.streams, queues_of(self.config)
         account = _Account(queues)
-        m.submodules.accounts = accounts = StepTable(account, streams, reads=1, few=FEW)
+        m.submodules.accounts = accounts = StepTable(account, streams, reads=1)
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept = Signal(queues, name="blocked"), Signal(range(streams), name="swept")

@@ -52,7 +52,8 @@ class Row(ForwardedTable):
 class Looked(Store):
     """Replaces a Store by one of its items: that which is pushed while ``picks``, if any.
 
-    All other items may be anything, and come in any order. ``mine``: the item is at the output.
+    All other items may be anything, and come in any order and number. ``mine``: the item is at the
+    output.
     """
 
     def __init__(self, shape, *, depth):
@@ -62,7 +63,7 @@ class Looked(Store):
 
     def elaborate(self, platform):
         m = Module()
-        shows, turn, holds, was = Signal(), Signal(), Signal(), Signal()
+        shows, turn, holds, was, more = (Signal() for _ in range(5))
         other, before = (Signal(self.shape, name=name) for name in ("other", "before"))
         m.d.comb += [
             shows.eq(AnySeq(1)),
@@ -70,13 +71,15 @@ class Looked(Store):
             Value.cast(other).eq(Mux(
                 holds, Value.cast(before), AnySeq(len(Value.cast(before))))),
             self.mine.eq(Mux(holds, was, turn & self.kept)),
-            self.o.valid.eq(holds | shows),
+            self.o.valid.eq(holds | more | shows),
+            self.level.eq(AnySeq(len(self.level))),
             Value.cast(self.o.payload).eq(
                 Mux(self.mine, Value.cast(self.item), Value.cast(other))),
         ]
         m.d.sync += [
             holds.eq(self.o.valid & ~self.o.ready),
             was.eq(self.mine),
+            more.eq(self.i.valid | self.level[1:].any()),
             before.eq(other),
         ]
         with m.If(self.i.valid & self.picks):
@@ -199,16 +202,16 @@ class Within(Harness):
         dut, turns, message = self.dut, self.turns, self.dut.i.payload
         within, inner = Signal(), Signal()
         mine = (message.stream == self.stream) & ~message.turn.repeat
-        first, there = message.turn.first, self.accounts.there
+        first, takes = message.turn.first, dut.i.valid & dut.i.ready
         self.assume(if_(dut.i.valid, first == ~within))
         self.assume(if_(dut.i.valid & message.turn.repeat, first & message.last))
         self.assume(if_(dut.i.valid & within, (mine == inner) & ~message.turn.repeat))
-        self.assume(if_(dut.i.valid & first & there, turns.mine == mine))
-        self.assume(if_(dut.i.valid & first & there & ~message.turn.repeat,
-                        turns.o.payload.stream == message.stream))
+        self.assume(if_(takes & first, turns.mine == mine))
+        self.assume(if_(
+            takes & first & ~message.turn.repeat, turns.o.payload.stream == message.stream))
         self.assume(turns.o.payload.stream < dut.streams)
         self.assume(if_(dut.i.valid, self._has_header(message)))
-        with m.If(dut.i.valid & dut.i.ready):
+        with m.If(takes):
             m.d.sync += [within.eq(~message.last), inner.eq(mine)]
         self.within, self.inner = within, inner
 

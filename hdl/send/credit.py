@@ -94,10 +94,12 @@ class CreditAccounts(wiring.Component):
     look : In(stream.Signature(range(streams), always_ready=True))
         The stream of a turn that is about to begin; at most 16 of them.
     there : Out(1)
-        The next turn can begin: ``words`` Out(30), its credit; ``plenty`` Out(1): that is enough
-        for any FPDU, as 2 to the power of ``PLENTY`` words are; ``limited`` Out(1): it has a limit;
-        ``markers`` Out(1); ``sctp`` Out(1): it sends over SCTP, and with ``associations`` on the
-        ``association`` Out(range(associations)); ``failed`` Out(1): its sending half has failed.
+        The next turn, after the one that ``begins`` if one does, can begin in the next cycle.
+    words : Out(30), plenty, limited, markers, sctp, failed : Out(1)
+        Of the turn that begins: its credit; that is enough for any FPDU, as 2 to the power of
+        ``PLENTY`` words are; it has a limit; it has markers; it sends over SCTP, and with
+        ``associations`` on the ``association`` : Out(range(associations)); its sending half has
+        failed.
     begins, cuts, ends : In(1)
         The turn begins; it has a segment of ``octets`` In(17); it ends. Its first segment comes 2
         cycles after it begins or later, and its end 1 cycle.
@@ -151,7 +153,8 @@ class CreditAccounts(wiring.Component):
             found.plenty.eq(~left[-1] & left[2 + PLENTY:].any()),
             found.position.eq(position),
             found.failed.eq(failed),
-            self.there.eq(turns.o.valid),
+            self.there.eq(
+                turns.i.valid | Mux(self.begins, turns.level[1:].any(), turns.o.valid)),
             self.words.eq(turns.o.payload.words),
             self.plenty.eq(turns.o.payload.plenty),
             self.limited.eq(turns.o.payload.position.limited),

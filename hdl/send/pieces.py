@@ -85,33 +85,36 @@ class PieceCutter(wiring.Component):
         broken, drops = Signal(), Signal()
         # A part takes two steps: piece and segment are compared, and then cut.
         weighs, cuts = Signal(), Signal()
-        beyond = Signal(signed(34), reset_less=True)  # octets of the piece after the segment's end
-        short = Signal(32, reset_less=True)  # octets of the segment after the piece's end
-        exact = Signal(reset_less=True)  # they end with the same octet
-        # The part ends the segment in any case; pieces of the segment's message follow its end.
-        sure, surplus = Signal(reset_less=True), Signal(reset_less=True)
-        m.d.comb += weighs.eq(has_share & has_piece & queue.half & ~cuts & ~drops)
+        rest = Signal(signed(34))  # octets of the piece after the segment's end
+        beyond, short = Signal(signed(34), reset_less=True), Signal(32, reset_less=True)
+        # They end with the same octet. The piece covers the rest of the segment: a message's last
+        # segment takes all pieces that are left, even if they have no octets.
+        exact, covered, final = Signal(), Signal(), Signal()
+        covers, bad, ends, passes = (Signal(reset_less=True) for _ in range(4))
+        wrong = broken | share.refused
+        m.d.comb += [
+            weighs.eq(has_share & has_piece & queue.half & ~cuts & ~drops),
+            rest.eq(piece.length - share.length),
+            exact.eq(piece.length == share.length),
+            covered.eq(~rest[-1] & ~(exact & share.ends & ~piece.last)),
+            final.eq(covered | wrong | piece.last),
+        ]
         m.d.sync += [
             cuts.eq(weighs),
-            beyond.eq(piece.length - share.length),
+            beyond.eq(rest),
             short.eq(share.length - piece.length),
-            exact.eq(piece.length == share.length),
-            sure.eq(broken | share.refused | piece.last),
-            surplus.eq(share.ends & ~piece.last),
+            covers.eq(covered),
+            bad.eq(wrong | Mux(covered, share.ends & ~exact, piece.last)),
+            ends.eq(final),
+            passes.eq(~final | share.ends | (exact & ~piece.last)),
         ]
 
-        # The piece covers the rest of the segment. A message's last segment takes all pieces that
-        # are left, even if they have no octets.
-        covers, bad, ends = Signal(), Signal(), Signal()
         leaves_share, leaves_piece = Signal(), Signal()
         carry, low = Signal(), Signal(33)
         m.d.comb += [
             low.eq(piece.to[:32] + share.length),
-            covers.eq(~beyond[-1] & ~(exact & surplus)),
-            bad.eq(broken | share.refused | Mux(covers, share.ends & ~exact, piece.last)),
-            ends.eq(covers | sure),
             leaves_share.eq(cuts & ends),
-            leaves_piece.eq(drops | (cuts & (~ends | share.ends | (exact & ~piece.last)))),
+            leaves_piece.eq(drops | (cuts & passes)),
             self.shares.ready.eq(~has_share | leaves_share),
             self.pieces.ready.eq(~has_piece | leaves_piece),
         ]

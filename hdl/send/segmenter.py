@@ -84,9 +84,10 @@ class _Prepared(data.StructLayout):
 
     Members
     -------
-    stream, tagged, control, read, rsvdulp, qn, refused, signaled, entries, pieces, partial, last,
-    turn
+    stream, tagged, control, read, rsvdulp, qn, refused, signaled, entries, partial, last, turn
         As in :class:`~.work.SendMessage`.
+    further
+        Its pieces after the first.
     name : 32
         The STag or the Queue Number.
     at : 64
@@ -102,8 +103,8 @@ class _Prepared(data.StructLayout):
         super().__init__({
             **{name: message[name].shape for name in (
                 "stream", "tagged", "control", "read", "rsvdulp", "qn", "refused", "signaled",
-                "entries", "pieces", "partial", "last", "turn")},
-            "name": 32, "at": 64, "left": 33, "done": 32})
+                "entries", "partial", "last", "turn")},
+            "further": message["pieces"].shape, "name": 32, "at": 64, "left": 33, "done": 32})
 
 
 class NextMsn(data.StructLayout):
@@ -219,7 +220,7 @@ class Preparation(wiring.Component):
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
         same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "entries",
-                "pieces", "partial", "last", "turn")
+                "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -227,6 +228,7 @@ class Preparation(wiring.Component):
         m.d.sync += [
             valid.eq(Cat(self.i.valid & self.i.ready, valid)),
             *(stages[0][name].eq(message[name]) for name in same),
+            stages[0].further.eq(Mux(message.pieces.any(), message.pieces - 1, 0)),
             stages[0].refused.eq(message.refused | (begun > message.length)),
             stages[0].name.eq(Mux(message.tagged, message.stag, message.qn)),
             Cat(stages[0].at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
@@ -342,12 +344,15 @@ class Cutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, valid = Signal(_Prepared(self.streams), name="now"), Signal(name="valid")
-        fresh = Signal(2)
+        fresh, first = Signal(2), Signal()  # ``first``: the turn's first message is fresh
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
         weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
-        skips, stops, leaves, loads, takes, wrong = (Signal() for _ in range(6))
-        waits = Signal()  # the message at the input was there in the last cycle
-        over = Signal(signed(34), reset_less=True)  # octets that do not fit, less one
+        skips, stops, leaves, loads, takes, passes = (Signal() for _ in range(6))
+        cut = Signal(name="cut")  # ``cuts``, and no octets are skipped
+        # The message at the input was there in the last cycle, and so was its turn's credit.
+        waits = Signal()
+        beyond = Signal(signed(34))  # octets that do not fit, less one; ``over``: a cycle later
+        over, wrong = Signal(signed(34), reset_less=True), Signal(name="wrong")
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
         length, again = Signal(LENGTH_BITS), now.turn.repeat
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
@@ -355,41 +360,48 @@ class Cutter(wiring.Component):
         mulpdu = Mux(again, length_again, most)
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
-        first = fresh[0] & now.turn.first
         accounts, has_credit, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad)
         holds, short = self._share(m, first, tests, accounts, mulpdu, now, sends, ends, bad)
         lacks = self._reads(m, first, now, takes, sends, bad, leaves)
         why, fits = self._why(m, has_credit, short, lacks)
-        may = self._turn(m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why)
+        may = self._turn(
+            m, now, fresh, first, sends, ends, length, leaves, stops, scant, marked, why)
+        # Without plenty of credit it is compared first; a segment that is sent again needs none.
+        compares = Signal()
         control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial & ~holds),
-            bad.eq(wrong | (control & ~over[-1])),
-            ends.eq(over[-1] | wrong | control),
             # The first step of a message that continues is to skip octets.
-            stops.eq(cuts & ~skips & ~(may & (fits | bad))),
-            sends.eq(cuts & ~skips & may & (fits | bad)),
-            leaves.eq((cuts & ~skips & (ends | ~may | ~fits)) | (valid & now.partial)),
+            stops.eq(cut & ~(may & (fits | bad))),
+            sends.eq(cut & may & (fits | bad)),
+            leaves.eq((cut & (ends | ~may | ~fits)) | passes),
+            compares.eq(scarce & ~again),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
             loads.eq(~valid | leaves),
-            self.i.ready.eq(waits & loads & (accounts.there | ~self.i.payload.turn.first)),
-            takes.eq(self.i.valid & self.i.ready),
+            beyond.eq(now.left - mulpdu - 1),
+            wrong.eq(now.refused | (control & ~sctp) | Mux(
+                again, (length_again < header) | (now.left < length_again), failed | ~roomy)),
+            self.i.ready.eq(waits & loads),
+            takes.eq(self.i.ready),
         ]
         m.d.sync += [
-            tests.eq(weighs & scarce & ~again),
-            cuts.eq((weighs & ~(scarce & ~again)) | tests),
+            tests.eq(weighs & compares),
+            cuts.eq((weighs & ~compares) | tests),
+            cut.eq(((weighs & ~compares) | tests) & ~skips),
+            passes.eq(takes & self.i.payload.partial),
             fresh.eq(Cat(takes, fresh)),
-            waits.eq(self.i.valid & ~takes),
+            first.eq(takes & self.i.payload.turn.first),
+            waits.eq(self.i.valid & ~takes & (accounts.there | ~self.i.payload.turn.first)),
         ]
         # The MULPDU may change between weighing and cutting.
         with m.If(~tests):
             m.d.sync += [
-                over.eq(now.left - mulpdu - 1),
+                over.eq(beyond),
+                bad.eq(wrong | (control & ~beyond[-1])),
+                ends.eq(beyond[-1] | wrong | control),
                 room.eq(mulpdu - header),
                 rest.eq(now.left - header),
-                wrong.eq(now.refused | (control & ~sctp) | Mux(
-                    again, (length_again < header) | (now.left < length_again), failed | ~roomy)),
             ]
         with m.If(takes):
             m.d.sync += [valid.eq(1), skips.eq(self.i.payload.done.any())]
@@ -494,8 +506,8 @@ class Cutter(wiring.Component):
                     segment.plain.eq(Mux(chunks, 1, plain)),
                     segment.marked.eq(Mux(chunks, 0, marked)),
                 ]
-        m.d.sync += fits.eq(needs <= left)
-        return (accounts, fits | ~scant | now.turn.repeat, scarce, scant, markers,
+        m.d.sync += fits.eq(Mux(tests, needs <= left, ~scarce | now.turn.repeat))
+        return (accounts, fits, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
 
     def _share(self, m, first, tests, accounts, mulpdu, now, sends, ends, bad):
@@ -550,21 +562,26 @@ class Cutter(wiring.Component):
         with m.Elif(sends):
             m.d.sync += begins.eq(0)
         needs = now.read & begins & ~now.turn.repeat
+        taken, lacks = needs & sends & ~bad, Signal(name="lacks")
         with m.If(first):
             m.d.sync += room.eq(slots.room)
-        with m.Elif(slots.taken.valid):
+        with m.Elif(taken):
             m.d.sync += room.slots.eq(room.slots - 1)
+        found = data.View(room.shape(), Mux(first, slots.room, room))
+        m.d.sync += [
+            lacks.eq(needs & found.bounded & ~found.slots.any()),
+            slots.taken.valid.eq(taken),
+            slots.taken.payload.stream.eq(now.stream),
+            slots.taken.payload.sink.eq(sinks.o.payload),
+        ]
         m.d.comb += [
-            self.reading.eq(slots.reading),
+            self.reading.eq(slots.reading | slots.taken.valid),
             slots.look.valid.eq(self.look.valid),
             slots.look.payload.eq(self.look.payload),
             slots.begins.eq(first),
-            slots.taken.valid.eq(needs & sends & ~bad),
-            slots.taken.payload.stream.eq(now.stream),
-            slots.taken.payload.sink.eq(sinks.o.payload),
             sinks.o.ready.eq(leaves & now.read),
         ]
-        return needs & ~bad & room.bounded & ~room.slots.any()
+        return lacks
 
     def _mulpdu(self, m, now, takes):
         """Returns the MULPDU of the message that is being cut, and whether its segments have room
@@ -616,7 +633,7 @@ class Cutter(wiring.Component):
         m.d.sync += kept.eq(msn)
         return msn
 
-    def _turn(self, m, now, fresh, sends, ends, length, leaves, stops, scant, marked, why):
+    def _turn(self, m, now, fresh, first, sends, ends, length, leaves, stops, scant, marked, why):
         """Counts the octets and entries of a turn, and reports its result.
 
         ``ends``: the segment is the message's last one; ``scant``: it was compared with its credit;
@@ -630,7 +647,7 @@ class Cutter(wiring.Component):
         cost, spent = Signal(LENGTH_BITS + 1), Signal(LENGTH_BITS + 1)
         stopped, begun, may = Signal(name="stopped"), Signal(), Signal()
         entries, done, sent, needs = Signal(8), Signal(32, name="done"), Signal(32), Signal(8)
-        first, finished = fresh[0] & now.turn.first, sends & ends
+        finished = sends & ends
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)
         m.d.comb += all_entries.eq(earlier + now.entries)
@@ -639,14 +656,15 @@ class Cutter(wiring.Component):
             cost.eq(Mux(length + OVERHEAD < least, least, length + OVERHEAD)),
             left.eq(budget - spent),
         ]
-        m.d.sync += spent.eq(Mux(sends, cost, 0))
-        with m.If(fresh[0]):
-            m.d.sync += budget.eq(
-                Mux(first, now.turn.octets, left)
-                - Cat(first, C(0, exact_log2(ENTRY) - 1),
-                      Mux(now.pieces.any(), now.pieces - 1, 0)))
-        with m.Else():
-            m.d.sync += budget.eq(left)
+        upcoming = Signal(budget.shape())
+        m.d.comb += upcoming.eq(Mux(
+            fresh[0], Mux(first, now.turn.octets, left)
+            - Cat(first, C(0, exact_log2(ENTRY) - 1), now.further), left))
+        m.d.sync += [
+            spent.eq(Mux(sends, cost, 0)),
+            budget.eq(upcoming),
+            may.eq(first | (~stopped & (~begun | ~upcoming[-1]))),
+        ]
         with m.If(first):
             m.d.sync += [stopped.eq(0), entries.eq(0), begun.eq(0)]
         with m.Elif(sends):
@@ -693,7 +711,6 @@ class Cutter(wiring.Component):
         ]
         if self.associations:
             m.d.sync += [before.association.eq(self.queue), before.sent.eq(begun)]
-        m.d.comb += may.eq(~stopped & (~begun | ~budget[-1]))
         return may
 
     def _header(self, now, msn, ends):

@@ -465,13 +465,15 @@ class Control(wiring.Component):
         m.submodules.moderation = moderation = InterruptModeration(config)
         queue, doorbell = registers.cq_index, Signal(32)
         m.d.comb += doorbell.eq(Mux(paged, registers.word, registers.cq_doorbell))
-        # The host writes an index long before the command that uses it.
+        # The host writes an index long before the command that uses it, and nothing just after.
         exists = Signal()
-        m.d.sync += exists.eq(self._has_queue(queue))
         settings, rung = host.settings, host.doorbell
+        m.d.sync += [
+            exists.eq(self._has_queue(queue)),
+            settings.valid.eq(registers.cq_commit & exists),
+        ]
         entry, waits = settings.payload.entry, moderation.settings.payload.entry
         m.d.comb += [
-            settings.valid.eq(registers.cq_commit & exists),
             settings.payload.index.eq(queue),
             entry.enable.eq(registers.cq_enable[0]),
             entry.base.eq(self._address(registers, "cq_base") >> 5),

@@ -33,7 +33,7 @@ class InlineMemory(wiring.Component):
     Rows are read in the order in which they came, and none is read again after a later one. So a
     read frees all rows before its own. A read waits for rows that have not come yet.
 
-    Latency: 6 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
+    Latency: 7 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
     cycles as it has beats. Reset: empty; ``ar`` empty. Errors: none.
 
     Parameters
@@ -71,13 +71,13 @@ class InlineMemory(wiring.Component):
         row_bits = exact_log2(self.rows)
         # Rows that have come, and rows that are free again; modulo twice the number of rows.
         come, freed = Signal(row_bits + 1), Signal(row_bits + 1)
-        there, room = Signal(row_bits + 1), Signal()
-        m.d.comb += there.eq(come - freed)
-        m.d.sync += room.eq(there < self.rows - 2)  # one cycle late: one more row may come
-
+        there = Signal(row_bits + 1)
         row, left = Signal(8 * ROW, reset_less=True), Signal(range(beats + 1))
+        # One cycle late: one more row may come.
+        m.d.sync += self.i.ready.eq((there < self.rows - 2) & Mux(
+            self.i.valid & self.i.ready, beats == 1, left <= 2))
         m.d.comb += [
-            self.i.ready.eq((left <= 1) & room),
+            there.eq(come - freed),
             ram.write.valid.eq(left.any()),
             ram.write.payload.address.eq(Cat((beats - left)[:split], come[:row_bits])),
             ram.write.payload.data.eq(row[:self.width]),
@@ -100,40 +100,50 @@ class InlineMemory(wiring.Component):
         wiring.connect(m, queue.o, wiring.flipped(self.r))
         read, beat = stage.o.payload, Signal(8)
         at, last, ends = Signal(row_bits + split), Signal(row_bits + 1), Signal()
-        # The beat that waits for its row, which is ``last``.
-        waits, none = Signal(), Signal(reset_less=True)
-        address, number, final = Signal.like(at), Signal(range(self.ids)), Signal()
-        late, served, loads, coming = Signal(row_bits + 1), Signal(), Signal(), Signal(2)
+        # A beat's row is compared with those that have come; then the beat waits until it is there.
+        shape = data.StructLayout({
+            "none": 1, "address": at.shape(), "id": range(self.ids), "last": 1})
+        next_one, now = Signal(shape, reset_less=True), Signal(shape, reset_less=True)
+        compares, waits, here, own = Signal(), Signal(), Signal(), Signal.like(last)
+        served, moves, loads, coming = Signal(), Signal(), Signal(), Signal(2)
+
+        def came(row):
+            # The highest bit is 0 once the row has come: fewer than ``rows`` others came after it.
+            return ~(come + ~row)[row_bits]
+
         m.d.comb += [
             at.eq(read.addr[lane:][:len(at)] + beat),
             ends.eq(read.none | (beat == read.len)),
-            # The highest bit is 0 once the row has come: fewer than ``rows`` others came after it.
-            late.eq(come + ~last),
-            served.eq(waits & ~late[-1] & queue.half),
-            loads.eq(~waits | served),
+            served.eq(waits & here & queue.half),
+            moves.eq(~waits | served),
+            loads.eq(~compares | moves),
             stage.o.ready.eq(loads & ends),
-            ram.address[0].eq(address),
+            ram.address[0].eq(now.address),
         ]
         with m.If(loads):
             m.d.sync += [
-                waits.eq(stage.o.valid),
-                none.eq(read.none),
-                address.eq(at),
-                number.eq(read.id),
-                final.eq(ends),
+                compares.eq(stage.o.valid),
+                next_one.none.eq(read.none),
+                next_one.address.eq(at),
+                next_one.id.eq(read.id),
+                next_one.last.eq(ends),
             ]
             with m.If(stage.o.valid):
                 m.d.sync += [
                     beat.eq(Mux(ends, 0, beat + 1)),
                     last.eq(Cat(at[split:], last[-1] ^ (at[split:] < last[:-1]))),
                 ]
+        with m.If(moves):
+            m.d.sync += [waits.eq(compares), now.eq(next_one), own.eq(last), here.eq(came(last))]
+        with m.Else():
+            m.d.sync += here.eq(came(own))
         with m.If(served):
-            m.d.sync += freed.eq(last)
-        m.d.sync += coming.eq(Cat(served & ~none, coming))
+            m.d.sync += freed.eq(own)
+        m.d.sync += coming.eq(Cat(served & ~now.none, coming))
         m.d.comb += [
             queue.i.valid.eq(coming[-1]),
             queue.i.payload.data.eq(ram.data[0]),
-            queue.i.payload.id.eq(delayed(m, 2, number, "id")),
-            queue.i.payload.last.eq(delayed(m, 2, final, "ends")),
+            queue.i.payload.id.eq(delayed(m, 2, now.id, "id")),
+            queue.i.payload.last.eq(delayed(m, 2, now.last, "ends")),
         ]
         return m

@@ -19,7 +19,7 @@ from amaranth.utils import exact_log2
 from ..dma.read import ReadPiece, ReadSegment
 from ..dma.staging import TAG_BITS, StagedHead
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Beat, Skid, Stage, Store, counted, delayed
+from ..lib.stream import Beat, Skid, Store, copies, counted, delayed
 from ..spec.send import ENTRY, Waits
 from .alternation import is_for_responses
 from .associations import AssociationQueues
@@ -241,7 +241,7 @@ class RingReader(wiring.Component):
             _Context(), self.streams, reads=2)
         shape = self.results.payload.shape()
         m.submodules.queue = queue = Store(shape, depth=4 * QUEUE)
-        m.submodules.results = results = Stage(shape)
+        m.submodules.results = results = Skid(shape)
         m.submodules.wakes = wakes = Skid(range(self.streams))
         wiring.connect(m, wiring.flipped(self.results), queue.i)
         wiring.connect(m, queue.o, results.i)
@@ -591,7 +591,10 @@ class Entries(wiring.Component):
         final = Signal()  # one of the window is missing
         reports, reported = Signal(), Signal()  # a window's first run that was refused
         octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
-        starts, advance, comes, ends = Signal(), Signal(), Signal(), Signal()
+        starts, comes, ends, shows = Signal(), Signal(), Signal(), Signal()
+        # The wide register of an entry has an enable of its own, apart from all other registers.
+        shown = copies(m, shows, 2, name="shown")
+        advance, loads = (~each | self.o.ready for each in shown)
         entry = self.o.payload
         m.d.comb += [
             self.fail.payload.eq(head.tag),
@@ -600,7 +603,8 @@ class Entries(wiring.Component):
             self.fail.valid.eq(self.heads.valid & starts & reports),
             self.heads.ready.eq(starts & (~reports | self.fail.ready)),
             self.windows.ready.eq(self.heads.valid & self.heads.ready & ~begun),
-            advance.eq(~self.o.valid | self.o.ready),
+            self.o.valid.eq(shown[0]),
+            shows.eq(Mux(advance, comes & ends, self.o.valid)),
             comes.eq(reads & advance & (failed | self.beats.valid)),
             ends.eq(failed | (at == beats - 1)),
             self.beats.ready.eq(reads & advance & ~failed),
@@ -617,11 +621,11 @@ class Entries(wiring.Component):
                     final.eq(self.windows.payload.count == 1),
                 ]
         m.d.comb += entry.entry.eq(octets)
-        with m.If(advance):
-            m.d.sync += self.o.valid.eq(comes & ends)
+        with m.If(reads & loads & (failed | self.beats.valid)):
+            m.d.sync += octets.eq(
+                Mux(failed, 0, Cat(octets, self.beats.payload.data)[self.width:]))
         with m.If(comes):
             m.d.sync += [
-                octets.eq(Mux(failed, 0, Cat(octets, self.beats.payload.data)[self.width:])),
                 at.eq(Mux(ends, 0, at + 1)),
                 # These have no meaning before the entry's last beat, which loads them again.
                 entry.rest.eq(left),

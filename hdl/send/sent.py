@@ -96,19 +96,23 @@ class HandOver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.passed = passed = Store(Passed(self.streams), depth=QUEUE)
-        m.submodules.stage = stage = Stage(Passed(self.streams))
+        m.submodules.stage = stage = Stage(data.StructLayout({
+            "passed": Passed(self.streams), "reports": 1}))
         m.submodules.ended = ended = Skid(EndedMessage(self.streams))
         wiring.connect(m, ended.o, wiring.flipped(self.o))
         wiring.connect(m, wiring.flipped(self.i), passed.i)
-        wiring.connect(m, passed.o, stage.i)
-        head = stage.o.payload
+        next_one, head, reports = passed.o.payload, stage.o.payload.passed, stage.o.payload.reports
         handed = [Signal(range(2 * QUEUE), name=name) for name in ("fpdus", "frames")]
         there = stage.o.valid & (
             ~head.leaves | Mux(head.sctp, handed[1].any(), handed[0].any()))
         # A Read Response has no entry in the ring: only its failure counts.
-        reports = head.ends & (
-            head.message.entries.any() | (head.message.status == SentStatus.FAILED))
         m.d.comb += [
+            stage.i.valid.eq(passed.o.valid),
+            passed.o.ready.eq(stage.i.ready),
+            stage.i.payload.passed.eq(next_one),
+            stage.i.payload.reports.eq(next_one.ends & (
+                next_one.message.entries.any()
+                | (next_one.message.status == SentStatus.FAILED))),
             self.half.eq(passed.half),
             ended.i.valid.eq(there & reports),
             ended.i.payload.eq(head.message),
@@ -270,7 +274,7 @@ class SentCompletions(wiring.Component):
             accounts.step.payload.eq(number),
         ]
         m.d.comb += becomes.eq(now)
-        listed, waits = Signal(), Signal()
+        listed, waits, ended = Signal(), Signal(), [Signal(name="stepped"), Signal(name="lists")]
         m.d.comb += waits.eq(blocked.bit_select(now.queue, 1))
         with m.Switch(op_4):
             with m.Case(_Op.BIND):
@@ -288,8 +292,8 @@ class SentCompletions(wiring.Component):
                              becomes.listed.eq(now.listed | _reported(becomes).any())]
             with m.Case(_Op.FINISH):
                 # Messages that ended meanwhile are to be reported too.
-                latest = Mux(reported[0], now.good, Mux(reported[1], now.bad, now.index))
-                settled = Mux(latest == done, reported, 0)
+                settled = reported & Cat(
+                    latest == done for latest in (now.good, now.bad, now.index))
                 m.d.comb += [
                     becomes.owes.eq(now.owes & ~settled),
                     becomes.silent.eq(now.silent & ~settled[0]),
@@ -302,7 +306,8 @@ class SentCompletions(wiring.Component):
                     listed.eq(now.parked & ~waits),
                     becomes.parked.eq(now.parked & waits),
                 ]
-        m.d.sync += [due.i.valid.eq(accounts.steps & listed), due.i.payload.eq(number_4)]
+        m.d.comb += due.i.valid.eq(Cat(*ended).all())
+        m.d.sync += [Cat(*ended).eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
         reporting = self._report(m, accounts, due, blocked, given, finish, reported, done)
         m.d.comb += self.busy.eq(
             self.i.valid | self.released.valid | under_way.any() | due.i.valid | sweeping

@@ -151,7 +151,7 @@ class InTurn(Harness):
         cut, works = self.dut.segments.valid, cuts | tests
         header = Mux(mine.tagged, TAGGED_HEADER, UNTAGGED_HEADER)
         length = Mux(cut, segment.length, 0)
-        room, rest, over, wrong = (inside[name] for name in ("room", "rest", "over", "wrong"))
+        room, rest, over, bad = (inside[name] for name in ("room", "rest", "over", "bad"))
         there = valid & ~came
         self.lemma(~(cuts & tests), "one step at a time")
         self.lemma(if_(works, there & ~mine.partial), "of a message")
@@ -167,8 +167,13 @@ class InTurn(Harness):
         self.lemma(if_(there, (left - length)[:33] == (mine.left - header)[:33]), "what is left")
         self.lemma(if_(works, (over == mine.left - (room + header)[:len(room)] - 1)
                        & (rest == (mine.left - header)[:len(rest)])), "what fits")
-        self.lemma(if_(works & ~wrong & ~mine.turn.repeat, room.any() & (room < 1 << 16)), "room")
-        self.lemma(if_(works & ~wrong, ~mine.refused), "a good one")
+        self.lemma(if_(works, inside["ends"] == (over[-1] | bad)), "the last one")
+        self.lemma(if_(works & ~bad & ~mine.turn.repeat, room.any() & (room < 1 << 16)), "room")
+        self.lemma(if_(works & ~bad, ~mine.refused), "a good one")
+        self.lemma(inside["cut"] == (cuts & ~inside["skips"]), "octets are cut or skipped")
+        self.lemma(inside["passes"] == (came & mine.partial), "a partial message passes")
+        self.lemma(inside["first"] == (came & mine.turn.first), "a turn begins")
+        self.lemma(if_(inside["offered"], self.dut.i.valid), "the message that is offered")
 
     def _header(self, now, header):
         """Returns the Last flag, the MSN and the offset of a header (RFC 5041 section 4)."""

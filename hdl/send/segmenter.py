@@ -344,15 +344,17 @@ class Cutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, valid = Signal(_Prepared(self.streams), name="now"), Signal(name="valid")
-        fresh, first = Signal(2), Signal()  # ``first``: the turn's first message is fresh
+        fresh = Signal(2)
+        first = Signal()  # the message is fresh, and its turn's first one
         # A segment is weighed, then, if its stream has not plenty of credit, tested, and then cut.
-        weighs, tests, cuts, sends, ends, bad = (Signal() for _ in range(6))
-        skips, stops, leaves, loads, takes, passes = (Signal() for _ in range(6))
-        cut = Signal(name="cut")  # ``cuts``, and no octets are skipped
-        # The message at the input was there in the last cycle, and so was its turn's credit.
-        waits = Signal()
-        beyond = Signal(signed(34))  # octets that do not fit, less one; ``over``: a cycle later
-        over, wrong = Signal(signed(34), reset_less=True), Signal(name="wrong")
+        weighs, tests, cuts, cut, sends, ends, bad = (
+            Signal(name=name) for name in (
+                "weighs", "tests", "cuts", "cut", "sends", "ends", "bad"))  # ``cut``: not skipped
+        skips, stops, leaves, loads, takes, passes, offered, wrong = (
+            Signal(name=name) for name in (
+                "skips", "stops", "leaves", "loads", "takes", "passes", "offered", "wrong"))
+        beyond = Signal(signed(34))  # octets that do not fit, less one
+        over = Signal(signed(34), reset_less=True)
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
         length, again = Signal(LENGTH_BITS), now.turn.repeat
         length_again, msn_again = Signal(16, reset_less=True), Signal(32, reset_less=True)
@@ -382,7 +384,7 @@ class Cutter(wiring.Component):
             beyond.eq(now.left - mulpdu - 1),
             wrong.eq(now.refused | (control & ~sctp) | Mux(
                 again, (length_again < header) | (now.left < length_again), failed | ~roomy)),
-            self.i.ready.eq(waits & loads),
+            self.i.ready.eq(offered & loads),
             takes.eq(self.i.ready),
         ]
         m.d.sync += [
@@ -392,7 +394,8 @@ class Cutter(wiring.Component):
             passes.eq(takes & self.i.payload.partial),
             fresh.eq(Cat(takes, fresh)),
             first.eq(takes & self.i.payload.turn.first),
-            waits.eq(self.i.valid & ~takes & (accounts.there | ~self.i.payload.turn.first)),
+            # The message at the input was there in the last cycle, and so was its turn's credit.
+            offered.eq(self.i.valid & ~takes & (accounts.there | ~self.i.payload.turn.first)),
         ]
         # The MULPDU may change between weighing and cutting.
         with m.If(~tests):

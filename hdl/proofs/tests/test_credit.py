@@ -63,7 +63,7 @@ def test_turns_with_and_without_credit_are_reached():
 @bugs(
     "module, old, new",
     ("send.credit", "left[2 + PLENTY:].any()", "left[PLENTY:].any()"),
-    ("send.segmenter", "(accounts, fits | ~scant | ", "(accounts, C(1, 1) | "),
+    ("send.segmenter", "Mux(tests, needs <= left, ", "Mux(tests, C(1, 1), "),
     ("send.credit", "replicate(30), left[2:])", "replicate(30), left[1:])"),
     ids=["plenty", "test", "words"],
 )

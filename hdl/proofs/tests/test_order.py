@@ -46,7 +46,7 @@ def test_all_kinds_of_segments_are_reached(harness):
     ("own.eq(sent & ~now.tagged", "own.eq(cuts & ~now.tagged"),
     ("Mux(stops, sent, 0)", "Mux(stops, now.done, 0)"),
     ("Mux(finished, all_entries, earlier)", "all_entries"),
-    ("ends.eq(over[-1] |", "ends.eq((over < 8) |"),
+    ("ends.eq(beyond[-1] |", "ends.eq((beyond < 8) |"),
     ids=["carry", "stop", "MSN", "done", "entries", "MULPDU"],
 )
 def test_segments_that_are_cut_wrongly_are_caught(old, new):

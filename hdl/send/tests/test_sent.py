@@ -228,7 +228,7 @@ def test_a_flood_of_messages_stops_no_release_and_no_parked_stream():
     "old, new",
     [
         ("now.silent, failed, ~failed", "C(0, 1), failed, ~failed"),
-        ("Mux(latest == done, reported, 0)", "reported"),
+        ("latest == done for", "1 for"),
         ("now.silent & ~settled[0]", "now.silent"),
         ("listed.eq(now.parked & ~waits)", "listed.eq(0)"),
         ("~came & ~freed", "1"),

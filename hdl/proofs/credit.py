@@ -186,6 +186,7 @@ class Within(Harness):
             m.d.comb += table.followed.eq(self.stream)
         self.polite(dut.i)
         self.polite(dut.opens)
+        self.polite(dut.i)
         assume_mulpdus(self)
         self._turns(m)
         self._position(m)
@@ -308,7 +309,10 @@ class Within(Harness):
         starts = fresh[0] & now.turn.first
         valid = inside["valid"]
         self.lemma(if_(valid, self._has_header(now)), "its header")
+        offered = inside["offered"]
         self.lemma(begins == starts, "a turn begins")
+        self.lemma(if_(offered, self.dut.i.valid & ~fresh[0]), "the message that is offered")
+        self.lemma(if_(offered & self.dut.i.payload.turn.first, turns.o.valid), "its turn")
         self.lemma(if_(starts, turns.o.valid & (turns.mine == mine)), "its own")
         self.lemma(if_(fresh[0] | inside["tests"] | inside["cuts"], valid), "a message")
         self.lemma(if_(valid & ~starts, (ran == mine) & (begun | ~mine)), "it is cut")

@@ -97,7 +97,10 @@ class _Design:
                 if port._domain != "comb" and memory._attrs.get("ram_style") == "block":
                     block_ram += block_rams(depth, read)
                 else:
-                    lutram += _LUTS * -(-depth // _WORDS) * -(-sum(read) // _BITS)
+                    banks = -(-depth // _WORDS)
+                    lutram += _LUTS * banks * -(-sum(read) // _BITS)
+                    # A multiplexer of 2 or 4 inputs takes 1 or 2 LUT4 for each bit.
+                    lutram += sum(read) * (banks // 2)
         registers = len(self._registers & self._read)
         return Resources(registers, self._carries, self._logic, lutram, block_ram)
 

@@ -292,16 +292,18 @@ class DeliveredReads(wiring.Component):
         wiring.connect(m, stage.o, wiring.flipped(self.o))
         wiring.connect(m, ended.o, wiring.flipped(self.freed))
         entry = self.i.payload
-        m.d.comb += [
-            stage.i.valid.eq(self.i.valid & ended.half),
-            stage.i.payload.eq(entry),
-            self.i.ready.eq(stage.i.ready & ended.half),
+        m.d.sync += [
             ended.i.valid.eq(
                 self.i.valid & self.i.ready & entry.tagged
                 & (entry.kind == completion.Kind.MESSAGE)
                 & (entry.status == completion.Status.DELIVERED)
                 & (entry.rsvdulp[:4] == read_request.RESPONSE)),
             ended.i.payload.eq(entry.stream),
+        ]
+        m.d.comb += [
+            stage.i.valid.eq(self.i.valid & ended.half),
+            stage.i.payload.eq(entry),
+            self.i.ready.eq(stage.i.ready & ended.half),
             self.busy.eq(self.i.valid | stage.o.valid | ended.o.valid),
         ]
         return m

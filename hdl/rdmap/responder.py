@@ -204,7 +204,7 @@ class SlotPoster(wiring.Component):
         ]
         # 0, 1: the look-up. 2: the MSN. 3: the slot. 4: where it is. 5: the buffer is ready to be
         # posted. Each result stays until the next buffer.
-        with m.If(~self.i.valid):
+        with m.If(~self.i.valid | self.i.ready):
             m.d.sync += step.eq(0)
         with m.Elif(step != 5):
             m.d.sync += step.eq(step + 1)
@@ -216,13 +216,13 @@ class SlotPoster(wiring.Component):
             number.eq(slot.buffer + index),
             place.eq(slot.base + index),
             ends.eq(at == answered.count - 1),
+            self.i.ready.eq(leaves & ends),  # one cycle after its last buffer
         ]
         post = self.o.payload
         m.d.comb += [
             # Slots that were closed meanwhile are not posted any more.
             self.o.valid.eq((step == 5) & slot.open),
             leaves.eq((step == 5) & (self.o.ready | ~slot.open)),
-            self.i.ready.eq(leaves & ends),
             post.stream.eq(answered.stream),
             post.qn.eq(read_request.QN),
             post.msn.eq(msn),

@@ -349,6 +349,16 @@ class SimTransport(Transport):
         with self._lock:
             return compiled.exceptions(self._library, self._caught_up())
 
+    def take_exceptions(self) -> list[ExceptionPacket]:
+        """Returns the packets of the exception stream since the last such call, and drops them.
+
+        Not for a simulation that is ``recorded``.
+        """
+        with self._lock:
+            packets = compiled.exceptions(self._library, self._caught_up())
+            self._library.sim_forget_cycles(self._sim)
+        return packets
+
     def fault(self, addresses: range) -> None:
         """Makes memory answer with SLVERR at these addresses from now on."""
         with self._lock:

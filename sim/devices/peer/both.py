@@ -29,7 +29,7 @@ from ....sw_driver.verbs.cq import WcStatus
 from .channel import Wrong
 from .end import TcpEnd, carry
 from .lockstep import LockStep
-from .network import Network, Rates
+from .network import Network, Packet, Rates
 
 __all__ = ["Failure", "Tally", "play"]
 
@@ -166,7 +166,7 @@ async def _chunk(
     contexts = [context for _, context in sims]
     for context in contexts:
         context.numbers.rotate(rng.randrange(len(context.numbers)))
-    network = Network(rates, random.Random(rng.getrandbits(64)), tally.network)
+    network = Network[Packet](rates, random.Random(rng.getrandbits(64)), tally.network)
     pds = [PD(context) for context in contexts]
     pairs = [
         _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally) for _ in range(count)

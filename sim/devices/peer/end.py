@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ....sw_driver import PD, Context
 from ....sw_driver.base.errors import StateError
@@ -31,7 +31,14 @@ _PATIENCE, _LONGEST = 64, 128
 _STILL = 3000
 
 
-async def carry(network: Network, contexts: Sequence[Context], ends: Sequence[TcpEnd]) -> None:
+class Served(Protocol):
+    """Declares an end, or another part with work in each turn."""
+
+    def serve(self) -> None:
+        """Does the work of a turn."""
+
+
+async def carry(network: Network, contexts: Sequence[Context], ends: Sequence[Served]) -> None:
     """Lets open devices and ends of connections work in turns, until the task is cancelled.
 
     Raises :class:`.Wrong` where nothing gets on.

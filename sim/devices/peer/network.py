@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 __all__ = ["MOST", "Network", "Packet", "Party", "Rates"]
 
@@ -46,8 +46,8 @@ class Packet(NamedTuple):
 class Party(Protocol):
     """Declares what packets are sent to."""
 
-    def receive(self, packet: Packet) -> None:
-        """Takes a packet."""
+    def receive(self, packet: Any) -> None:
+        """Takes a packet: of TCP, or an Ethernet frame."""
 
 
 class Network:
@@ -71,10 +71,10 @@ class Network:
         self._rates, self.rng, self.counts = rates, rng, counts
         self.turn = self.moved = 0
         #: A heap of the packets on their way: turn and order of arrival, receiver, packet.
-        self._flying: list[tuple[int, int, Party, Packet]] = []
+        self._flying: list[tuple[int, int, Party, Packet | bytes]] = []
         self._sent = 0
 
-    def send(self, party: Party, packet: Packet) -> None:
+    def send(self, party: Party, packet: Packet | bytes) -> None:
         """Sends a packet."""
         rng, counts = self.rng, self.counts
         lost, doubled, overtaken = (rng.random() < rate for rate in self._rates)

@@ -22,12 +22,14 @@ from ..sim.capture.pcap import counted
 from ..sim.devices.guest.ethernet import Ethernet
 from ..sim.devices.guest.image import Image, kept, load
 from ..sim.devices.guest.machine import Guest, check_qemu
+from ..sim.devices.peer.association import SctpNetwork
 from ..sim.devices.peer.channel import Tally
 from ..sim.devices.peer.demo import PORT, Host, Row, Virtual, demo
 from ..sim.devices.peer.disk import keep_files
 from ..sim.devices.peer.lossy import lossy
 from ..sim.devices.peer.network import Rates
 from ..sim.devices.peer.node import Node
+from ..sim.devices.peer.over_sctp import RELAY, SctpNode, over_sctp
 from ..sim.devices.peer.record import Recorder
 from ..sim.devices.peer.serve import CLIENTS, SERVERS, run_client, serve
 from .outcome import DIFFERS, BadInput, exits
@@ -201,6 +203,10 @@ def demo_command(
             " copies here: the gateware sends again.",
         ),
     ] = False,
+    sctp: Annotated[
+        bool,
+        typer.Option("--sctp", help="Also exchange messages with Linux over SCTP, on four paths."),
+    ] = False,
     width: Width = 64,
     pcap: Pcap = None,
 ) -> None:
@@ -217,6 +223,8 @@ def demo_command(
         raise BadInput(
             "--bad-network is one between the guest and the gateware: leave out --against"
         )
+    if sctp and against is not None:
+        raise BadInput("--sctp needs frames of the guest: leave out --against")
     files = _files() if against is None else None
     counts: Counter[str] = Counter()
     with _node(width, True, False, pcap) as node:
@@ -225,7 +233,7 @@ def demo_command(
             rows = asyncio.run(demo(node, Host(against, say), count, size, say))
         else:
             rates = Rates() if bad_network else None
-            rows = asyncio.run(_talk(node, files, count, size, disk, rates, counts))
+            rows = asyncio.run(_talk(node, files, count, size, disk, rates, sctp, counts))
     headings = "test", "client", "messages", "octets", "cycles", "messages/s", "peer", "result"
     print_table(
         console(),
@@ -280,20 +288,25 @@ async def _talk(
     size: int,
     disk: bool,
     rates: Rates | None,
+    sctp: bool,
     counts: Counter[str],
 ) -> list[Row]:
     """Runs the tests with a guest; on a bad network, too, if its rates are given."""
     say("starting the guest")
     with ExitStack() as stack:
-        cable = None
-        if rates is not None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-rnic-"))
-            cable = stack.enter_context(Ethernet(Path(folder)))
-        async with Guest(files, [PORT], cable) as guest:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-rnic-"))
+        cable = stack.enter_context(Ethernet(Path(folder)))
+        async with Guest(files, [PORT, RELAY], cable) as guest:
             rows = await demo(node, Virtual(guest), count, size, say)
             if disk:
                 tally = await keep_files(node, guest, say)
                 rows.append(Row("NVMe disk, ext4", "Linux", tally, tally.messages))
-            if rates is not None and cable is not None:
+            if rates is not None:
                 rows += await lossy(node, guest, cable, rates, counts, count, size, say)
+            if sctp:
+                other = stack.enter_context(SctpNode(node.config.width))
+                record = node.recorder.frame if node.recorder else None
+                for each in [None, rates] if rates else [None]:
+                    network = SctpNetwork(cable, other.sim, each, counts, record)
+                    rows += await over_sctp(other, guest, network, count, size, say)
             return rows

@@ -44,6 +44,7 @@ def rnic(*arguments: str) -> Result:
         (["serve", "echo", "--listen", "a:99999"], "an address must be HOST:PORT, such as"),
         (["serve", "echo", "--width", "65"], "--width must be one of 64, 128, 256, 512, not 65"),
         (["serve", "nvme", "--size", "1k"], "--size must be a multiple of 512 octets, such as 64M"),
+        (["demo", "--sctp", "--against", "a"], "--sctp needs frames of the guest: leave out"),
         (["demo", "--disk", "--against", "a"], "--disk formats a disk in the guest: leave out"),
         (["demo", "--bad-network", "--against", "a"], "--bad-network is one between the guest and"),
         (["serve", "echo", "--pcap", "/none/x"], "cannot write to --pcap /none/x: No such file"),

@@ -356,7 +356,10 @@ class SimTransport(Transport):
             return compiled.exceptions(self._library, self._caught_up())
 
     def take_exceptions(self) -> list[ExceptionPacket]:
-        """Returns the packets of the exception stream since the last call, and forgets them."""
+        """Returns the packets of the exception stream since the last such call, and drops them.
+
+        Not for a simulation that is ``recorded``.
+        """
         with self._lock:
             packets = compiled.exceptions(self._library, self._caught_up())
             self._library.sim_forget_cycles(self._sim)

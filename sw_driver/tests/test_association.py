@@ -278,6 +278,36 @@ def test_what_overtakes_the_accept_is_handed_back_after_it(
         assert association.hand_back(simulated.send_frame) == 0
 
 
+def test_chunks_ahead_of_the_window_wait_at_the_host(
+    context: Context, simulated: SimTransport
+) -> None:
+    """The host has acknowledged them, so that the peer does not send them again (RFC 9260 section
+    6.2): the device gets each one when it can take it.
+    """
+    array, message = bytearray(3 * CONFIG.window), random.Random(3).randbytes(3 * CONFIG.window)
+    pd = PD(context)
+    with associate(context) as association, pd.register(array) as region:
+        association.stream(0, pd, CQ(context))
+        peer = SctpPeer(simulated)
+        host, other = peer.sessions[0] = Session(0), Session(0)
+        association.tell(0, Function.INITIATE, tsn=peer.tsn - 1, outstanding=0)
+        other.receive(Ppid.CONTROL, host.control(Message.INITIATE))
+        accept = peer.chunk(0, Ppid.CONTROL, other.control(Message.ACCEPT))
+        for at in range(len(message)):
+            peer.write(0, region.stag, at, message[at : at + 1])
+        assert {each.status for each in reports(association, len(message))} == {ChunkStatus.HELD}
+        for packet in reversed(forwarded(simulated, len(message))):
+            association.hold(packet.reason, packet.octets)
+        peer.packet([accept])
+        reports(association, 2)
+        for _ in range(3):
+            assert association.hand_back(simulated.send_frame) == CONFIG.window
+            taken = reports(association, CONFIG.window)
+            assert [each.status for each in taken] == [ChunkStatus.TAKEN] * CONFIG.window
+            simulated.run(2000)  # until they are delivered
+        assert array == message
+
+
 def test_fragments_are_put_together_by_the_host(context: Context, simulated: SimTransport) -> None:
     """RFC 5043 section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is
     IP fragmentation."

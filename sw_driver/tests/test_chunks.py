@@ -128,7 +128,7 @@ class Peer(Receiver):
         self.packet(DataChunk(self.tsn, sid, Ppid.CONTROL, payload))
         self.tsn = (self.tsn + 1) % (1 << 32)
 
-    def sack(self) -> None:
+    def acknowledge(self) -> None:
         cumulative, gaps = self.answer()
         self.packet(SackChunk(cumulative, WINDOW, tuple(gaps)))
 
@@ -178,7 +178,7 @@ class Bench:
         moved = self.peer.seen or len(self.sim.exceptions()) > self._exceptions
         if self.peer.seen:
             self.peer.seen = 0
-            self.peer.sack()
+            self.peer.acknowledge()
         exceptions = self.sim.exceptions()
         for each in exceptions[self._exceptions :]:
             if each.reason == Diversion.CHUNK:

@@ -9,7 +9,8 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid, SackChunk, Tsns
+from ddp_rnic.sim.devices.peer.association import Received
+from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, SackChunk
 from ddp_rnic.sim.replay.tests.test_sending import KERNELS_SCTP
 from ddp_rnic.sw_driver.verbs.flight import Flight
 from scapy.layers.sctp import SCTP
@@ -19,37 +20,24 @@ LONGEST, WINDOW = 1000, 20_000
 TSN = (1 << 32) - 5
 
 
-class Peer:
-    """Receives chunks, and answers with the fields of SACK chunks. It keeps ``window`` octets."""
-
-    def __init__(self, tsn: int = TSN) -> None:
-        self.tsns, self.next, self.ahead = Tsns(tsn), tsn, set[int]()
-
-    def take(self, tsn: int) -> None:
-        self.tsns.take(DataChunk(tsn % (1 << 32), 0, Ppid.SEGMENT, b"  x"))
-        if tsn >= self.next:
-            self.ahead.add(tsn)
-        while self.next in self.ahead:
-            self.ahead.remove(self.next)
-            self.next += 1
+class Peer(Received):
+    """Receives chunks, and answers with the fields of SACK chunks."""
 
     def answer(self) -> tuple[int, list[tuple[int, int]]]:
         """Returns the Cumulative TSN Ack, and the Gap Ack Blocks."""
-        gaps: list[tuple[int, int]] = []
-        for tsn in sorted(self.ahead):
-            at = tsn - self.next + 1
-            if gaps and gaps[-1][1] == at - 1:
-                gaps[-1] = gaps[-1][0], at
-            else:
-                gaps.append((at, at))
-        return (self.next - 1) % (1 << 32), gaps
+        sack = self.sack(0)
+        return sack.cumulative, list(sack.gaps)
 
 
 class Network:
     """A sender, a peer, and packets that take 0.05 s each way or are lost."""
 
     def __init__(self, *, loss: float, chunks: int, seed: int = 1, window: int = WINDOW) -> None:
-        self.flight, self.peer, self.rng = Flight(TSN, window, LONGEST), Peer(), random.Random(seed)
+        self.flight, self.peer, self.rng = (
+            Flight(TSN, window, LONGEST),
+            Peer(TSN),
+            random.Random(seed),
+        )
         self.loss, self.left, self.window, self.now = loss, chunks, window, 0.0
         self.sizes: dict[int, int] = {}
         self.way: deque[tuple[float, int]] = deque()

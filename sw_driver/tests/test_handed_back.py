@@ -105,6 +105,19 @@ def test_what_overtakes_an_answer_goes_back_once_that_has_come() -> None:
     assert list(held.due()) == [early[1], early[3]]
 
 
+def test_fragments_that_overtake_an_answer_go_back_once_that_has_come() -> None:
+    """Otherwise the device forwards the message again, as one that its host has acknowledged."""
+    held = HeldChunks()
+    held.ask(1, TSN - 1)
+    for each in pieces(b"a message", 5):
+        held.take(Diversion.FRAGMENT, each)
+    assert not held.due()
+    held.answer(1)
+    assert list(held.due()) == [raw(DataChunk(TSN, 1, Ppid.SEGMENT, b"a message"))]
+    held.end(1)
+    assert not held.due()
+
+
 def test_nothing_goes_back_to_a_session_that_has_ended() -> None:
     """RFC 5043 section 6: "Data Chunks from one DDP Stream Session are never carried over to the
     next session."

@@ -32,7 +32,7 @@ from ..base.errors import (
 from .chunks import AssociationSender
 from .context import Context
 from .cq import CQ
-from .handed_back import HeldChunks, frame_of
+from .handed_back import HeldChunks, frame_of, ssn_of, stream_of
 from .known import KnownAssociation
 from .pd import PD
 from .stream import QUEUES, Stream
@@ -336,8 +336,9 @@ class Association(KnownAssociation):
         """Hands back the chunks that the device can take now, and returns how many these were.
 
         A chunk that overtook the answer to an Initiate goes back once that answer has come; a
-        message in fragments goes back once it is complete. The host calls this after it has taken
-        reports.
+        message in fragments goes back once it is complete. Either one waits until its DDP-SSN is
+        less than the window ahead of :meth:`guide`: the device drops others, which the peer does
+        not send again. The host calls this after it has taken reports.
 
         Parameters
         ----------
@@ -347,14 +348,21 @@ class Association(KnownAssociation):
             its host link leave through the PHY, which must send them back, as with
             ``BoardEthernet.looped_back``.
         """
+        assert self.context.sctp is not None
+        window = self.context.sctp.window
         with self.context.lock:
             self.check()
             self.context.service()
-            due = self._held.due()
-            count = len(due)
-            while due:
+            due, count = self._held.due(), 0
+            guides = {sid: self.guide(sid) for sid in {stream_of(each) for each in due}}
+            for _ in range(len(due)):
+                ahead = (ssn_of(due[0]) - guides[stream_of(due[0])]) % (1 << 16)
+                if window <= ahead < 1 << 15:
+                    due.rotate(-1)
+                    continue
                 send(frame_of(*self._ends, due[0]))
                 due.popleft()
+                count += 1
         return count
 
     # -- reports ----------------------------------------------------------------------------------

@@ -14,11 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...hdl.spec.net import EtherType, Protocol
-from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, ChunkType, DataFlag, Diversion
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN, ChunkType, DataFlag, Diversion
 from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest
 
-__all__ = ["LONGEST_CHUNK", "Fragments", "HeldChunks", "frame_of", "message_of"]
+__all__ = [
+    "LONGEST_CHUNK",
+    "Fragments",
+    "HeldChunks",
+    "frame_of",
+    "message_of",
+    "ssn_of",
+    "stream_of",
+]
 
 _WHOLE = DataFlag.UNORDERED | DataFlag.BEGINNING | DataFlag.ENDING
 _IPV4_HEADER = 20
@@ -104,6 +112,7 @@ class HeldChunks:
         are dropped.
         """
         self._asked.pop(sid, None)
+        self._due = deque(each for each in self._due if stream_of(each) != sid)
 
     def take(self, reason: int, chunk: bytes) -> None:
         """Takes a chunk with a new TSN.
@@ -113,15 +122,19 @@ class HeldChunks:
         InvalidRequest
             The chunk belongs to a message that no packet can hold.
         """
-        asked = self._asked.get(int.from_bytes(chunk[8:10], "big"))
-        if reason == Diversion.FRAGMENT:
-            if (message := self._fragments.take(chunk)) is not None:
-                self._due.append(message)
-        elif asked is not None and 0 < (_tsn(chunk) - asked.tsn) % _TSN < _TSN // 2:
-            asked.early.append(chunk)
+        message = self._fragments.take(chunk) if reason == Diversion.FRAGMENT else chunk
+        if message is None:
+            return
+        asked = self._asked.get(stream_of(message))
+        if asked is not None and 0 < (_tsn(message) - asked.tsn) % _TSN < _TSN // 2:
+            asked.early.append(message)
+        elif reason == Diversion.FRAGMENT:
+            self._due.append(message)
 
     def due(self) -> deque[bytes]:
-        """Returns the chunks that can go back now; the caller removes them."""
+        """Returns the chunks whose session is established; the caller removes those that it hands
+        back.
+        """
         for asked in self._asked.values():
             if asked.answered:
                 self._due.extend(asked.early)
@@ -131,6 +144,16 @@ class HeldChunks:
 
 def _tsn(chunk: bytes) -> int:
     return int.from_bytes(chunk[4:8], "big")
+
+
+def stream_of(chunk: bytes) -> int:
+    """Returns the SCTP stream of a DATA chunk."""
+    return int.from_bytes(chunk[8:10], "big")
+
+
+def ssn_of(chunk: bytes) -> int:
+    """Returns the DDP-SSN of a message, which is whole."""
+    return int.from_bytes(chunk[DATA_HEADER : DATA_HEADER + SSN], "big")
 
 
 def message_of(fragments: Sequence[bytes]) -> bytes:

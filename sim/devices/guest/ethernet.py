@@ -10,23 +10,26 @@ from pathlib import Path
 
 import dpkt
 
-__all__ = ["GUEST", "HOST", "MSS", "Ethernet"]
+__all__ = ["GUEST", "GUEST6", "HOST", "HOST6", "HOST_MAC", "LINK", "MSS", "Ethernet"]
 
 #: The addresses of both stations.
 HOST, GUEST = "10.0.3.2", "10.0.3.15"
+HOST6, GUEST6 = "fd00:3::2", "fd00:3::15"
 #: Octets of the longest TCP segment in a frame.
 MSS = 1460
 #: The stations' MAC addresses.
 _HOST_MAC, _GUEST_MAC = bytes.fromhex("525500000302"), bytes.fromhex("525500000315")
-GUEST_MAC = _GUEST_MAC.hex(":")
+HOST_MAC, GUEST_MAC = (each.hex(":") for each in (_HOST_MAC, _GUEST_MAC))
+#: The first octets of frames to the guest, up to the EtherType.
+LINK = _GUEST_MAC + _HOST_MAC
 _LONGEST = 1 << 16
 
 
 class Ethernet(AbstractContextManager["Ethernet"]):
     """This machine's station on the guest's Ethernet. ``with`` frees it.
 
-    It answers ARP, and carries TCP segments in frames. Frames that the guest does not take are
-    lost, as on any Ethernet.
+    It answers ARP, and carries frames, or TCP segments in them. Frames that the guest does not take
+    are lost, as on any Ethernet.
 
     Parameters
     ----------
@@ -62,16 +65,31 @@ class Ethernet(AbstractContextManager["Ethernet"]):
 
     def receive(self) -> Iterator[dpkt.tcp.TCP]:
         """Yields the guest's segments that have come. Frames that cannot be read are dropped."""
+        for frame in self.frames():
+            found = dpkt.ethernet.Ethernet(frame).data
+            if isinstance(found, dpkt.ip.IP) and isinstance(found.data, dpkt.tcp.TCP):
+                yield found.data
+
+    def frames(self) -> Iterator[bytes]:
+        """Yields the guest's frames that have come, except those of ARP and those that cannot be
+        read.
+        """
         with suppress(BlockingIOError):
             while True:
+                frame = self._socket.recv(_LONGEST)
                 try:
-                    found = dpkt.ethernet.Ethernet(self._socket.recv(_LONGEST)).data
+                    found = dpkt.ethernet.Ethernet(frame).data
                 except dpkt.UnpackError:
                     continue
                 if isinstance(found, dpkt.arp.ARP):
                     self._answer(found)
-                elif isinstance(found, dpkt.ip.IP) and isinstance(found.data, dpkt.tcp.TCP):
-                    yield found.data
+                else:
+                    yield frame
+
+    def put(self, frame: bytes) -> None:
+        """Sends a frame without FCS."""
+        with suppress(BlockingIOError, FileNotFoundError, ConnectionRefusedError):
+            self._socket.sendto(frame, str(self._there))
 
     def _answer(self, asked: dpkt.arp.ARP) -> None:
         """Answers a request for this station's MAC address."""
@@ -83,6 +101,6 @@ class Ethernet(AbstractContextManager["Ethernet"]):
             self._send(dpkt.ethernet.ETH_TYPE_ARP, answer)
 
     def _send(self, kind: int, packet: dpkt.Packet) -> None:
-        frame = dpkt.ethernet.Ethernet(dst=_GUEST_MAC, src=_HOST_MAC, type=kind, data=packet)
-        with suppress(BlockingIOError, FileNotFoundError, ConnectionRefusedError):
-            self._socket.sendto(bytes(frame), str(self._there))
+        self.put(
+            bytes(dpkt.ethernet.Ethernet(dst=_GUEST_MAC, src=_HOST_MAC, type=kind, data=packet))
+        )

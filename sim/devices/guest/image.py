@@ -1,4 +1,6 @@
-"""Builds the guest: a kernel, and a file system that holds siw and the RDMA programs."""
+"""Builds the guest: a kernel, and a file system that holds siw, the RDMA programs, and a relay for
+SCTP.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,16 @@ _PROGRAMS = (
 #: The modules that are loaded by name; kmod finds those that they need.
 _MODULES = (
     *("virtio_pci", "virtio_net", "crc32c_generic", "siw", "ib_uverbs", "rdma_ucm"),
-    *("nvme-rdma", "ext4", "sch_netem"),
+    *("nvme-rdma", "ext4", "sch_netem", "sctp"),
 )
 _LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 #: What the guest takes from this machine unchanged: glibc's unwinder, which glibc opens by name
 #: when a thread ends, and the user's half of siw, whose name has a version.
 _FILES = (Path("/etc/libibverbs.d/siw.driver"), Path("/lib/x86_64-linux-gnu/libgcc_s.so.1"))
 _PROVIDER = "libibverbs/libsiw-rdmav*.so"
+#: A program of this folder, and the name of its source.
+_RELAY = "sctp_relay"
+_SOURCE = f"{_RELAY}.c"
 
 
 class Image(NamedTuple):
@@ -49,7 +54,7 @@ def _key() -> str:
     An update of a package does not build the guest again.
     """
     release = platform.freedesktop_os_release()
-    recipe = (_HERE / name for name in ("image.py", "packages.py", "init"))
+    recipe = (_HERE / name for name in ("image.py", "packages.py", "init", _SOURCE))
     return digest(
         release.get("ID", ""),
         release.get("VERSION_ID", ""),
@@ -151,6 +156,9 @@ def _root(root: Path, kernel: Path, release: str) -> Path:
     for name in ("modprobe", "insmod", "lsmod"):
         (root / "bin" / name).unlink(missing_ok=True)
         (root / "bin" / name).symlink_to("kmod")
+    relay = root / "bin" / _RELAY
+    run("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(relay), str(_HERE / _SOURCE))
+    needed |= _libraries(relay)
     for path in (*_providers(), *_FILES):
         _copy(path, root / path.relative_to("/"))
         if ".so" in path.name:

@@ -16,7 +16,7 @@ PACKAGES = (
     HEADERS,
     *("busybox-static", "e2fsprogs", "ibverbs-providers", "iproute2", "kmod", "nvme-cli"),
     *("perftest", "rdmacm-utils"),
-    *("cpio", "gcc", "make", "qemu-system-x86", "util-linux", "xz-utils", "zstd"),
+    *("cpio", "gcc", "libc6-dev", "make", "qemu-system-x86", "util-linux", "xz-utils", "zstd"),
 )
 
 

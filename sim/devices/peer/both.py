@@ -35,7 +35,7 @@ from .bodies import Bodies, Body, base
 from .channel import Wrong
 from .end import TcpEnd, carry
 from .lockstep import LockStep
-from .network import Network, Rates
+from .network import Network, Packet, Rates
 from .sessions import play_sessions
 
 __all__ = ["Failure", "Tally", "config_of", "play"]
@@ -203,12 +203,12 @@ async def _chunk(
     contexts = [context for _, context in sims]
     for context in contexts:
         context.numbers.rotate(rng.randrange(len(context.numbers)))
-    network = Network(rates, random.Random(rng.getrandbits(64)), tally.network)
+    draw, counts = random.Random(rng.getrandbits(64)), tally.network
     pds = [PD(context) for context in contexts]
     if sims[0][0].config.sctp:
-        await play_sessions(network, pds, many, each, rng, tally)
+        await play_sessions(Network(rates, draw, counts), pds, many, each, rng, tally)
     else:
-        await _connections(network, pds, many, each, rng, tally)
+        await _connections(Network(rates, draw, counts), pds, many, each, rng, tally)
     for pd in pds:
         pd.close()
     for sim, context in sims:
@@ -222,7 +222,7 @@ async def _chunk(
 
 
 async def _connections(
-    network: Network, pds: list[PD], many: int, each: int, rng: random.Random, tally: Tally
+    network: Network[Packet], pds: list[PD], many: int, each: int, rng: random.Random, tally: Tally
 ) -> None:
     """Plays ``many`` connections, with ``each`` messages in each direction."""
     pairs = [
@@ -240,7 +240,9 @@ async def _connections(
         end.close()
 
 
-def _pair(network: Network, pds: list[PD], rng: random.Random, tally: Tally) -> tuple[_End, _End]:
+def _pair(
+    network: Network[Packet], pds: list[PD], rng: random.Random, tally: Tally
+) -> tuple[_End, _End]:
     """Returns the ends of a connection, the first one in the first domain."""
     ends = _End(pds[0], rng, tally), _End(pds[1], rng, tally)
     reads = rng.choice(_READS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ....sw_driver import PD, Context
 from ....sw_driver.base.errors import StateError
@@ -21,7 +21,7 @@ from .channel import Wrong
 from .network import Network, Packet, Party
 from .tcp import Receiver, Sender
 
-__all__ = ["TcpEnd", "carry"]
+__all__ = ["TcpEnd", "carried", "carry"]
 
 #: Octets of the longest segments. A path may change, so that it cuts a repeat in another way.
 _SEGMENTS = (536, 1460, 8960)
@@ -29,16 +29,17 @@ _SEGMENTS = (536, 1460, 8960)
 _PATIENCE, _LONGEST = 64, 128
 #: Turns after which something is wrong if no octet has arrived and no request was completed.
 _STILL = 3000
+_Result = TypeVar("_Result")
 
 
 class Served(Protocol):
-    """Declares an end, or another part with work in each turn."""
+    """Declares an end of a connection, which works in turns."""
 
     def serve(self) -> None:
-        """Does the work of a turn."""
+        """Processes what the device has reported, and sends what can be sent."""
 
 
-async def carry(network: Network, contexts: Sequence[Context], ends: Sequence[Served]) -> None:
+async def carry(network: Network[Any], contexts: Sequence[Context], ends: Sequence[Served]) -> None:
     """Lets open devices and ends of connections work in turns, until the task is cancelled.
 
     Raises :class:`.Wrong` where nothing gets on.
@@ -53,6 +54,27 @@ async def carry(network: Network, contexts: Sequence[Context], ends: Sequence[Se
         if network.turn - network.moved > _STILL:
             raise Wrong(f"nothing has moved for {_STILL} turns of the network")
         await asyncio.sleep(0)
+
+
+async def carried(
+    network: Network[Any],
+    contexts: Sequence[Context],
+    ends: Sequence[Served],
+    work: Coroutine[Any, Any, _Result],
+) -> _Result:
+    """Lets devices and ends work as :func:`carry` does, until ``work`` has ended; returns its
+    result.
+    """
+    carrying = asyncio.create_task(carry(network, contexts, ends))
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait((carrying, working), return_when=asyncio.FIRST_COMPLETED)
+        if carrying.done():
+            await carrying  # raises the reason
+        return await working
+    finally:
+        for task in (carrying, working):
+            task.cancel()
 
 
 class _Copy(NamedTuple):
@@ -89,11 +111,11 @@ class TcpEnd:
         The other end.
     """
 
-    peer: Party
+    peer: Party[Packet]
 
     def __init__(
         self,
-        network: Network,
+        network: Network[Packet],
         pd: PD,
         *,
         keeps: bool,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ from ....sw_driver import PD
 from ....sw_driver.cm.errors import ConnectionLost
 from ..guest.ethernet import MSS, Ethernet
 from .end import TcpEnd
-from .network import Network, Packet, Rates
+from .network import LiveNetwork, Packet, Rates
 
 __all__ = ["KernelEnd", "KernelNetwork"]
 
@@ -34,8 +33,8 @@ _PORTS = 50_000
 _AGAIN, _DELAY = 1.0, 0.5
 
 
-class KernelNetwork(Network):
-    """A network with the guest's kernel at its other end. A turn of it is a millisecond.
+class KernelNetwork(LiveNetwork[Packet]):
+    """A network that carries TCP segments, with the guest's kernel at its other end.
 
     Parameters
     ----------
@@ -58,16 +57,12 @@ class KernelNetwork(Network):
         self.ends: list[KernelEnd] = []
         self._used = 0
         self._arrivals: asyncio.Queue[dpkt.tcp.TCP] = asyncio.Queue()
-        self._begun = time.monotonic()
 
     def deliver(self) -> None:
         """Takes the kernel's segments, and delivers the packets that arrive by now."""
         for segment in self.ethernet.receive():
             self._take(segment)
-        self.turn = int(1000 * (time.monotonic() - self._begun)) - 1
         super().deliver()
-        # The programs have time limits of their own.
-        self.moved = self.turn
 
     def _take(self, segment: dpkt.tcp.TCP) -> None:
         for end in self.ends:

@@ -19,7 +19,7 @@ from ..guest.machine import Guest
 from . import perftest, rping
 from .channel import Channel, Tally, Wrong
 from .demo import PORT, TESTS, Row, Virtual, given_up
-from .end import carry
+from .end import carried
 from .kernel import KernelNetwork
 from .network import Rates
 from .node import Node
@@ -95,16 +95,8 @@ async def lossy(
         if (output := await guest.run(line)).status:
             raise ToolError(f"the guest refuses {line!r}: {output.text.strip()}")
     network = KernelNetwork(ethernet, rates, random.Random(), counts)
-    carrying = asyncio.create_task(carry(network, [node.pd.context], network.ends))
-    working = asyncio.create_task(_rows(node, Virtual(guest), network, count, size, say))
-    try:
-        await asyncio.wait((carrying, working), return_when=asyncio.FIRST_COMPLETED)
-        if carrying.done():
-            await carrying  # raises the reason
-        return await working
-    finally:
-        for task in (carrying, working):
-            task.cancel()
+    rows = _rows(node, Virtual(guest), network, count, size, say)
+    return await carried(network, [node.pd.context], network.ends, rows)
 
 
 async def _rows(

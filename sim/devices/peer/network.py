@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import random
+import time
 from collections import Counter
-from typing import Any, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["MOST", "Network", "Packet", "Party", "Rates"]
+__all__ = ["MOST", "LiveNetwork", "Network", "Packet", "Party", "Rates"]
 
 #: The largest share of packets that may be lost: TCP needs many repeats to get through then.
 MOST = 0.3
@@ -43,15 +44,19 @@ class Packet(NamedTuple):
     room: int = 1 << 16
 
 
-class Party(Protocol):
+_Any = TypeVar("_Any", contravariant=True)
+_Carried = TypeVar("_Carried")
+
+
+class Party(Protocol[_Any]):
     """Declares what packets are sent to."""
 
-    def receive(self, packet: Any) -> None:
-        """Takes a packet: of TCP, or an Ethernet frame."""
+    def receive(self, packet: _Any, /) -> None:
+        """Takes a packet."""
 
 
-class Network:
-    """Carries packets, of which each takes a turn or more.
+class Network(Generic[_Carried]):
+    """Carries packets of any kind, of which each takes a turn or more.
 
     Parameters
     ----------
@@ -71,10 +76,10 @@ class Network:
         self._rates, self.rng, self.counts = rates, rng, counts
         self.turn = self.moved = 0
         #: A heap of the packets on their way: turn and order of arrival, receiver, packet.
-        self._flying: list[tuple[int, int, Party, Packet | bytes]] = []
+        self._flying: list[tuple[int, int, Party[_Carried], _Carried]] = []
         self._sent = 0
 
-    def send(self, party: Party, packet: Packet | bytes) -> None:
+    def send(self, party: Party[_Carried], packet: _Carried) -> None:
         """Sends a packet."""
         rng, counts = self.rng, self.counts
         lost, doubled, overtaken = (rng.random() < rate for rate in self._rates)
@@ -95,3 +100,18 @@ class Network:
         while self._flying and self._flying[0][0] <= self.turn:
             _, _, party, packet = heapq.heappop(self._flying)
             party.receive(packet)
+
+
+class LiveNetwork(Network[_Carried]):
+    """A network with a live peer at its other end. A turn of it is a millisecond."""
+
+    def __init__(self, rates: Rates, rng: random.Random, counts: Counter[str]) -> None:
+        super().__init__(rates, rng, counts)
+        self._begun = time.monotonic()
+
+    def deliver(self) -> None:
+        """Delivers the packets that arrive by now."""
+        self.turn = int(1000 * (time.monotonic() - self._begun)) - 1
+        super().deliver()
+        # The programs have time limits of their own.
+        self.moved = self.turn

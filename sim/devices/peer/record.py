@@ -29,9 +29,10 @@ class _Way:
 
 
 class Recorder:
-    """Writes a pcap file of TCP connections. ``with`` opens and closes it.
+    """Writes a pcap file of TCP connections, and of frames. ``with`` opens and closes it.
 
-    The frames are rebuilt from the octets that sockets carried. Addresses are those of an example.
+    The frames of connections are rebuilt from the octets that sockets carried. Addresses are those
+    of an example.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,16 +52,20 @@ class Recorder:
     ) -> None:
         for ways in self._connections.values():
             for sent in (True, False):
-                self._frame(ways, sent, dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK)
+                self._segment(ways, sent, dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK)
         self._file.close()
 
     def record(self, connection: object, sent: bool, octets: bytes) -> None:
         """Takes octets that a connection has sent or received."""
         ways = self._connections.get(connection) or self._begin(connection, sent)
         for at in range(0, len(octets), _PIECE):
-            self._frame(
+            self._segment(
                 ways, sent, dpkt.tcp.TH_ACK | dpkt.tcp.TH_PUSH, bytes(octets[at : at + _PIECE])
             )
+
+    def frame(self, frame: bytes) -> None:
+        """Takes a frame without FCS."""
+        self._writer.writepkt(frame, ts=time.time())
 
     def _begin(self, connection: object, sent: bool) -> tuple[_Way, _Way]:
         """Writes TCP's start-up. Who sends first has opened the connection."""
@@ -69,12 +74,12 @@ class Recorder:
         ours = _Way(_OURS, _THEIRS, *ports)
         theirs = _Way(_THEIRS, _OURS, *reversed(ports))
         ways = self._connections[connection] = ours, theirs
-        self._frame(ways, sent, dpkt.tcp.TH_SYN)
-        self._frame(ways, not sent, dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK)
-        self._frame(ways, sent, dpkt.tcp.TH_ACK)
+        self._segment(ways, sent, dpkt.tcp.TH_SYN)
+        self._segment(ways, not sent, dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK)
+        self._segment(ways, sent, dpkt.tcp.TH_ACK)
         return ways
 
-    def _frame(self, ways: tuple[_Way, _Way], sent: bool, flags: int, data: bytes = b"") -> None:
+    def _segment(self, ways: tuple[_Way, _Way], sent: bool, flags: int, data: bytes = b"") -> None:
         way, back = ways if sent else ways[::-1]
         tcp = dpkt.tcp.TCP(
             sport=way.sport, dport=way.dport, seq=way.next, ack=back.next, flags=flags, data=data
@@ -84,6 +89,6 @@ class Recorder:
         frame = dpkt.ethernet.Ethernet(
             src=b"\x02\0\0\0\0" + way.source[-1:], dst=b"\x02\0\0\0\0" + way.target[-1:], data=ip
         )
-        self._writer.writepkt(bytes(frame), ts=time.time())
+        self.frame(bytes(frame))
         way.next += len(data) + bool(flags & (dpkt.tcp.TH_SYN | dpkt.tcp.TH_FIN))
         way.next %= 1 << 32

@@ -33,6 +33,7 @@ from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
 from ...replay.paths import example_path, frame_of
 from ..live import SimTransport
+from .association import Received
 from .bodies import Bodies, base
 from .channel import Wrong
 from .end import carry
@@ -100,7 +101,7 @@ class SctpEnd:
 
     def __init__(
         self,
-        network: Network,
+        network: Network[bytes],
         pd: PD,
         paths: tuple[SendPath, SendPath],
         tsns: tuple[int, int],
@@ -123,7 +124,7 @@ class SctpEnd:
         self._sent: dict[int, bytes] = {}  # frames, by their TSNs
         self._wrong: Wrong | None = None
         self._judge = _judge(paths, tsns, streams)
-        self._next, self._ahead = tsns[1], set[int]()  # TSNs of the peer that have arrived
+        self._received = Received(tsns[1])
         self._due = False  # a SACK chunk
         self.flows = [Flow(self, sid) for sid in range(streams)]
 
@@ -178,7 +179,7 @@ class SctpEnd:
             self.sender.receive(octets)
         elif reason == Diversion.EARLY:
             self.association.hold(reason, octets)
-            self._acknowledge(int.from_bytes(octets[4:8], "big"))
+            self._take(int.from_bytes(octets[4:8], "big"))
         elif reason == Diversion.CONTROL:
             length = int.from_bytes(octets[2:4], "big")
             self.flows[int.from_bytes(octets[8:10], "big")].private.append(octets[20:length])
@@ -207,35 +208,21 @@ class SctpEnd:
         """Takes the report of a chunk."""
         self._due = True
         if status is ChunkStatus.TAKEN:
-            self._acknowledge(tsn)
+            self._take(tsn)
         elif status is ChunkStatus.DUPLICATE:
-            if self._number(tsn) >= self._next and self._number(tsn) not in self._ahead:
+            if self._received.take(tsn):
                 raise Wrong(f"the first chunk with TSN {tsn:#x} is reported as a repetition")
         elif status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
             raise Wrong(f"the chunk with TSN {tsn:#x} is {status.name}")
 
-    def _number(self, tsn: int) -> int:
-        """Returns a TSN as a number that continues past 2**32 - 1."""
-        return self._next + (tsn - self._next + _TSN // 2) % _TSN - _TSN // 2
-
-    def _acknowledge(self, tsn: int) -> None:
-        number = self._number(tsn)
-        self._due = True
-        self._network.moved = self._network.turn
-        if number >= self._next:
-            self._ahead.add(number)
-        while self._next in self._ahead:
-            self._ahead.remove(self._next)
-            self._next += 1
+    def _take(self, tsn: int) -> None:
+        """Notes a chunk of the peer, which is acknowledged soon."""
+        self._received.take(tsn)
+        self._due, self._network.moved = True, self._network.turn
 
     def _sack(self) -> bytes:
-        """Returns a frame with a SACK chunk (RFC 9260 section 6.2)."""
-        gaps: list[tuple[int, int]] = []
-        for at in sorted(number - self._next + 1 for number in self._ahead):
-            begins = gaps.pop()[0] if gaps and gaps[-1][1] == at - 1 else at
-            gaps.append((begins, at))
-        chunk = sctp.SackChunk((self._next - 1) % _TSN, _WINDOW, tuple(gaps))
-        path = self._path
+        """Returns a frame with a SACK chunk."""
+        path, chunk = self._path, self._received.sack(_WINDOW)
         packet = sctp.Packet(path.source_port, path.destination_port, path.tag, (chunk,))
         return frame_of(path.headers, packet.encode())
 
@@ -513,7 +500,7 @@ async def _stream(flows: tuple[Flow, Flow], count: int, rng: random.Random, tall
 
 
 def _associate(
-    network: Network, pds: Sequence[PD], number: int, rng: random.Random
+    network: Network[bytes], pds: Sequence[PD], number: int, rng: random.Random
 ) -> tuple[SctpEnd, SctpEnd]:
     """Returns the ends of an association."""
     path = example_path(number)
@@ -531,7 +518,7 @@ def _associate(
 
 
 async def play_sessions(
-    network: Network,
+    network: Network[bytes],
     pds: Sequence[PD],
     many: int,
     each: int,

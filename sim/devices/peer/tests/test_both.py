@@ -194,7 +194,7 @@ def other_chunks(bugs: pytest.MonkeyPatch) -> None:
 
 
 def no_acknowledgment(bugs: pytest.MonkeyPatch) -> None:
-    bugs.setattr(sessions.SctpEnd, "_acknowledge", lambda end, tsn: None)
+    bugs.setattr(sessions.SctpEnd, "_take", lambda end, tsn: None)
 
 
 def another_mulpdu(bugs: pytest.MonkeyPatch) -> None:

@@ -202,16 +202,6 @@ def another_mulpdu(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "set_mulpdu", lambda stream, mulpdu: sets(stream, mulpdu - 4))
 
 
-def a_session_too_early(bugs: pytest.MonkeyPatch) -> None:
-    """Chunks of the peer that were repeated are taken for those of the next session."""
-    tell = sessions.Association.tell
-
-    def wrong(association: Any, *given: Any, tsn: Any = None, **named: Any) -> Any:
-        return tell(association, *given, tsn=None if tsn is None else tsn - 3, **named)
-
-    bugs.setattr(sessions.Association, "tell", wrong)
-
-
 @pytest.mark.parametrize(
     "plant, says",
     [
@@ -219,7 +209,6 @@ def a_session_too_early(bugs: pytest.MonkeyPatch) -> None:
         (no_acknowledgment, "is reported as a repetition"),
         (an_end_at_hand_over, "was sent again, which was|a device delivers"),
         (another_mulpdu, "has not the MULPDU"),
-        (a_session_too_early, "is (ILLEGAL|SILENT)|ended a session|reported as a repetition"),
     ],
 )
 def test_a_bug_over_sctp_is_found(

@@ -179,6 +179,8 @@ def _memories(small, *, dense):
         # Remove bits that are always 0: those of a memory, then those of the memory after it.
         commands += ["flatten", *(4 * ["opt -full", "opt_mem"])]
     if small:
+        # The board decides instead of the gateware which memories are small.
+        commands.append('setattr -set ram_style "block" t:$mem_v2 a:no_rw_check %i')
         for few in (f"r:SIZE<={small} %i", "r:SIZE<=64 %i r:WIDTH<=16 %i"):
             commands.append(f'setattr -set ram_style "distributed" t:$mem_v2 {few}')
     return "\n".join(commands)

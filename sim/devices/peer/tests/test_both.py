@@ -161,7 +161,8 @@ def test_the_command_says_how_to_play_a_failure_again(monkeypatch: pytest.Monkey
     "arguments, says",
     [
         ("--both --bus-errors", "--both takes no --waves, no --bus-errors and no --streams"),
-        ("--loss 0.1", "--loss, --duplication and --reorder need --both"),
+        ("--loss 0.1", "--sctp, --loss, --duplication and --reorder need --both"),
+        ("--sctp", "--sctp, --loss, --duplication and --reorder need --both"),
         ("--both --loss 0.5", "0.3"),
     ],
 )
@@ -179,7 +180,7 @@ def test_two_devices_agree_over_sctp(width: int, messages: int) -> None:
     tally = both.play(width, 7, messages, Rates(), sctp=True)
     assert tally.failure is None
     assert tally.messages >= messages and tally.connections > 2
-    assert {*tally.kinds} == {"tagged", "untagged"}
+    assert {*tally.kinds} == {"tagged message", "untagged message"}
     assert tally.network["repeats"] > 0 and tally.octets > 100 * messages
 
 

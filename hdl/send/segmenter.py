@@ -425,28 +425,14 @@ class Cutter(wiring.Component):
                 now.eq(self.i.payload), carry.eq(0),
                 length_again.eq(self.repeat.length), msn_again.eq(self.repeat.msn)]
 
-        segment, share = self.segments.payload, self.shares.payload
-        tag = data.View(SegmentTag(), segment.tag[:SegmentTag().size])
+        segment = self.segments.payload
         m.d.sync += [
             self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
             segment.header.eq(self._header(now, Mux(again, msn_again, msn), ends)),
             segment.lead.eq(header),
-            segment.length.eq(Mux(stops, 0, length)),
-            tag.stream.eq(now.stream),
-            tag.entries.eq(Mux(again, now.turn.slot, Mux(now.turn.response, 0, now.entries))),
-            tag.repeat.eq(again),
-            tag.signaled.eq(now.signaled),
-            tag.ends.eq(sends & ends),
-            tag.stops.eq(stops),
-            tag.response.eq(now.turn.response),
-            share.response.eq(now.turn.response),
-            share.stream.eq(now.stream),
-            share.length.eq(Mux(skips, now.done, Mux(stops, 0, length))),
-            share.ends.eq(stops | (sends & ends)),
-            share.refused.eq(stops | (sends & bad)),
-            share.skip.eq(skips),
         ]
+        self._describe(m, now, Mux(stops, 0, length), skips, stops, sends & ends, sends & bad)
         m.d.comb += [
             accounts.octets.eq(segment.lead + segment.length),
             accounts.cuts.eq(delayed(m, 1, sends & ~bad, "sent")),
@@ -454,6 +440,30 @@ class Cutter(wiring.Component):
             self.slot.eq(self.i.payload.turn.slot),
         ]
         return m
+
+    def _describe(self, m, now, length, skips, stops, ends, bad):
+        """Writes the tag of the segment that is cut, and its share of the message's pieces.
+
+        ``length``: its octets; ``ends``: it is the message's last one; ``bad``: it is refused.
+        """
+        segment, share, again = self.segments.payload, self.shares.payload, now.turn.repeat
+        tag = data.View(SegmentTag(), segment.tag[:SegmentTag().size])
+        m.d.sync += [
+            segment.length.eq(length),
+            tag.stream.eq(now.stream),
+            tag.entries.eq(Mux(again, now.turn.slot, Mux(now.turn.response, 0, now.entries))),
+            tag.repeat.eq(again),
+            tag.signaled.eq(now.signaled),
+            tag.ends.eq(ends),
+            tag.stops.eq(stops),
+            tag.response.eq(now.turn.response),
+            share.response.eq(now.turn.response),
+            share.stream.eq(now.stream),
+            share.length.eq(Mux(skips, now.done, length)),
+            share.ends.eq(stops | ends),
+            share.refused.eq(stops | bad),
+            share.skip.eq(skips),
+        ]
 
     def _why(self, m, has_credit, short, lacks):
         """Returns what the segment to be cut lacks, and whether it lacks nothing.

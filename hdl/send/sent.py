@@ -274,8 +274,8 @@ class SentCompletions(wiring.Component):
             accounts.step.payload.eq(number),
         ]
         m.d.comb += becomes.eq(now)
-        listed, waits, ended = Signal(), Signal(), [Signal(name="stepped"), Signal(name="lists")]
-        m.d.comb += waits.eq(blocked.bit_select(now.queue, 1))
+        listed, waits, ended = Signal(), Signal(), Signal(2)
+        m.d.comb += [waits.eq(blocked.bit_select(now.queue, 1)), due.i.valid.eq(ended.all())]
         with m.Switch(op_4):
             with m.Case(_Op.BIND):
                 m.d.comb += [
@@ -306,8 +306,7 @@ class SentCompletions(wiring.Component):
                     listed.eq(now.parked & ~waits),
                     becomes.parked.eq(now.parked & waits),
                 ]
-        m.d.comb += due.i.valid.eq(Cat(*ended).all())
-        m.d.sync += [Cat(*ended).eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
+        m.d.sync += [ended.eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
         reporting = self._report(m, accounts, due, blocked, given, finish, reported, done)
         m.d.comb += self.busy.eq(
             self.i.valid | self.released.valid | under_way.any() | due.i.valid | sweeping

@@ -195,3 +195,7 @@ class Relay:
         """Lets the kernel send chunks, unordered (RFC 5043 section 10)."""
         for ppid, payload in chunks:
             self._writer.write(_HEADER.pack(len(payload), ppid, sid, 1) + payload)
+
+    def finish(self) -> None:
+        """Lets the kernel end the association."""
+        self._writer.write_eof()

@@ -158,7 +158,7 @@ def test_a_kernel_gets_over_a_bad_path_what_was_sent_at_first(
 def test_a_kernel_finds_completions_before_its_acknowledgment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted fault ends messages that have left: chunks that are lost leave again with junk."""
+    """The planted fault ends messages that have left: lost chunks leave again with other octets."""
     left = ChunkHalf.left
 
     def ended(half: ChunkHalf, record: Record) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Self
 
 from ...model.ddp import DataSource
@@ -108,9 +109,10 @@ class RelayStream:
     def _place(self, segment: bytes) -> Iterator[tuple[Ppid, bytes]]:
         """Compares a segment with that of the golden model, and takes it."""
         if segment != (expected := self._cut(segment)):
+            same = len(commonprefix([segment, expected]))
             self.differences.append(
-                f"segment {self._next - 1} of stream {self.sid}: expected {expected.hex()},"
-                f" got {segment.hex()}"
+                f"segment {self._next - 1} of stream {self.sid} is not that of the golden model from"
+                f" octet {same} on"
             )
         self.segments += 1
         for event in self.sink.receive(segment):

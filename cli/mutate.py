@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .outcome import DIFFERS, exits
+from .outcome import DIFFERS, BadInput, exits
 
 
 @exits(TypeError, ValueError)
@@ -28,6 +28,9 @@ def mutate(
         bool,
         typer.Option("--send", help="Plant faults in the blocks that send, between two devices."),
     ] = False,
+    sctp: Annotated[
+        bool, typer.Option("--sctp", help="With --send: the devices work over SCTP.")
+    ] = False,
 ) -> None:
     """Plant faults in the RTL, one at a time, and count those that random traffic notices.
 
@@ -40,8 +43,10 @@ def mutate(
     """
     from ..sim.campaigns import mutation
 
+    if sctp and not send:
+        raise BadInput("--sctp needs --send")
     equivalents = mutation.read_equivalents()
-    planted = mutation.mutated(mutants, seed, width, sends=send)
+    planted = mutation.mutated(mutants, seed, width, sends=send, sctp=sctp)
     segments = segments or (480 if send else 20_000)
     if send:
         play = mutation.sending(planted, seed, segments)

@@ -22,6 +22,12 @@ from .results import print_differences
 from .terminal import bar, console
 from .waves import Cycles, Parts, cycles_of, waves_of
 
+_WIDTHS = typer.Option(
+    help="Datapath width in bits. May be given several times. Default: all widths.",
+    show_default=False,
+)
+_SEED = typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False)
+
 
 def _share(of: str) -> object:
     return typer.Option(min=0, max=MOST, help=f"With --both: the share of packets that {of}.")
@@ -32,17 +38,8 @@ def soak(
     segments: Annotated[
         int, typer.Option(min=1, help="DDP Segments at each width; with --both, messages.")
     ] = 1_000_000,
-    width: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Datapath width in bits. May be given several times. Default: all widths.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False),
-    ] = None,
+    width: Annotated[list[int] | None, _WIDTHS] = None,
+    seed: Annotated[int | None, _SEED] = None,
     streams: Annotated[int, typer.Option(min=1, max=4096, help="Number of streams.")] = 64,
     bus_errors: Annotated[
         bool, typer.Option("--bus-errors", help="Let the bus refuse a write now and then.")
@@ -57,6 +54,9 @@ def soak(
         bool,
         typer.Option("--both", help="Let two devices that send and receive work with each other."),
     ] = False,
+    sctp: Annotated[
+        bool, typer.Option("--sctp", help="With --both: let them work over SCTP instead of TCP.")
+    ] = False,
     loss: Annotated[float, _share("are lost")] = Rates().loss,
     duplication: Annotated[float, _share("arrive twice")] = Rates().duplication,
     reorder: Annotated[float, _share("later ones overtake")] = Rates().reorder,
@@ -67,11 +67,12 @@ def soak(
     The host revokes and registers regions and sets streams up again.
 
     With --both, two simulated devices send each other Sends, Writes and Reads
-    over TCP, on several connections at a time, some of which end with an error.
-    The network between them loses packets, carries some twice and lets some
-    overtake others. The devices read lost octets again from host memory, where a
-    buffer is overwritten as soon as its message is complete. Both devices are in
-    lock step with the golden model, and all octets are compared.
+    over TCP, on several connections at a time, some of which end with an error;
+    with --sctp, tagged and untagged messages in sessions over SCTP. The network
+    between them loses packets, carries some twice and lets some overtake others.
+    The devices read lost octets again from host memory, where a buffer is
+    overwritten as soon as its message is complete. Both devices are in lock step
+    with the golden model, and all octets are compared.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
     130: interrupted.
@@ -86,10 +87,12 @@ def soak(
     if both:
         if waves or bus_errors or streams != chunks.Traffic.streams:
             raise BadInput("--both takes no --waves, no --bus-errors and no --streams")
-        _play_both(terminal, traffic.seed, segments, rates, width or list(WIDTHS), chunk)
+        _play_both(terminal, traffic.seed, segments, rates, sctp, width or list(WIDTHS), chunk)
         return
-    if rates != Rates():
-        raise BadInput("--loss, --duplication and --reorder need --both, which has a network")
+    if sctp or rates != Rates():
+        raise BadInput(
+            "--sctp, --loss, --duplication and --reorder need --both, which has a network"
+        )
     configs = [chunks.config_of(bits, streams) for bits in width or WIDTHS]
     for config in configs:
         with bar(f"{config.width} bits", segments) as progress:
@@ -112,6 +115,7 @@ def _play_both(
     seed: int,
     messages: int,
     rates: Rates,
+    sctp: bool,
     widths: list[int],
     chunk: int | None,
 ) -> None:
@@ -119,13 +123,13 @@ def _play_both(
 
     for width in widths:
         with bar(f"{width} bits", messages) as progress:
-            tally = play(width, seed, messages, rates, only=chunk, progress=progress)
+            tally = play(width, seed, messages, rates, sctp=sctp, only=chunk, progress=progress)
         failure = tally.failure
         if failure is not None:
             terminal.print(f"[red]failure[/red]: {escape(failure.message)}", soft_wrap=True)
             terminal.print(
-                f"again: rnic soak --both --seed {seed} --width {width} --loss {rates.loss}"
-                f" --duplication {rates.duplication} --reorder {rates.reorder}"
+                f"again: rnic soak --both{' --sctp' * sctp} --seed {seed} --width {width}"
+                f" --loss {rates.loss} --duplication {rates.duplication} --reorder {rates.reorder}"
                 f" --chunk {failure.chunk} --segments {failure.messages}"
                 f" (on new devices; with all chunks before it: --segments {messages} alone)",
                 soft_wrap=True,
@@ -133,7 +137,8 @@ def _play_both(
         kinds = ", ".join(_count(tally.kinds[kind], kind) for kind in sorted(tally.kinds))
         terminal.print(
             f"{width} bits: {_verdict(failure)} on {_count(tally.messages, 'message')} ({kinds}),"
-            f" {_count(tally.octets, 'octet')}, {_count(tally.connections, 'connection')},"
+            f" {_count(tally.octets, 'octet')},"
+            f" {_count(tally.connections, 'session' if sctp else 'connection')},"
             f" {_count(tally.errors.total(), 'planned error')}, {_count(tally.cycles, 'cycle')};"
             f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second\n"
             f"{network_line(tally.network)}",

@@ -64,7 +64,15 @@ _PARTS = 8
 #: The sources of the blocks that send, as patterns of yosys.
 _SENDERS = tuple(
     f"*/hdl/{name}.py*"
-    for name in ("send/*", "dma/inline", "dma/read", "dma/rotate", "dma/staging", "mpa/framer")
+    for name in (
+        "send/*",
+        "dma/inline",
+        "dma/read",
+        "dma/rotate",
+        "dma/staging",
+        "mpa/framer",
+        "sctp/framer",
+    )
 )
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
 #: Cells of yosys that OR, or AND, the bits of their port A.
@@ -181,14 +189,16 @@ class Fate:
     how: str
 
 
-def mutated(mutants: int, seed: int, width: int = 64, *, sends: bool = False) -> Mutation:
+def mutated(
+    mutants: int, seed: int, width: int = 64, *, sends: bool = False, sctp: bool = False
+) -> Mutation:
     """Draws mutants and builds the simulator that has them, unless it was built before.
 
-    ``sends``: mutants of the blocks that send.
+    ``sends``: mutants of the blocks that send; ``sctp``: over SCTP instead of MPA.
     """
     config = config_of(width, Traffic.streams)
     if sends:
-        config = RnicConfig(width=width, transmit=True, responder=True)
+        config = both.config_of(width, sctp)
     text, found = _netlist(config, mutants, seed)
     return Mutation(config, build(config, gates=text), tuple(found))
 
@@ -221,6 +231,8 @@ _REDUCE = (
     "cd rnic; rename rst reset; cd ..; delete -input rnic/w:reset",
     "setundef -undriven -zero",
     "add -input rst 1",
+    # opt_dff removes the initial value of one name of two merged registers only; so those go first.
+    "opt_expr -full; opt_merge -share_all; opt_clean",
     "opt -full; wreduce; opt -full; zinit; opt -full",
     # A register of many bits is there as a whole, unless it is split: unused bits stay. A bit that
     # is constant as it is written to a memory is constant as it is read, and so on to the next one.
@@ -377,7 +389,7 @@ def sending(mutation: Mutation, seed: int, messages: int) -> Play:
         for number in range(_PARTS):
             tally = both.play(
                 mutation.config.width, _PARTS * seed + number, -(-messages // _PARTS), Rates(),
-                faulty=faulty,
+                sctp=mutation.config.sctp, faulty=faulty,
             )  # fmt: skip
             if tally.failure is not None:
                 return tally.failure.message

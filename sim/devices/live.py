@@ -36,7 +36,7 @@ __all__ = ["Peer", "SimTransport"]
 
 #: How many cycles are simulated between two checks of the real time, and in a wait of no time.
 _CYCLES, _GLIMPSE = 2000, 64
-#: The first bus address, so high that the upper halves of addresses are in use.
+#: The least bus address, so high that the upper halves of addresses are in use.
 _BASE = 1 << 36
 _RESPONSES = {2: "SLVERR", 3: "DECERR"}
 
@@ -80,6 +80,8 @@ class SimTransport(Transport):
     page
         Octets of the pages over which pinned memory is scattered on the bus, a power of two from
         4096 to 2 MiB; None: memory is contiguous there.
+    base
+        The least bus address.
     stalls
         The delays that the surroundings cause.
     seed
@@ -102,6 +104,7 @@ class SimTransport(Transport):
         config: RnicConfig | None = None,
         *,
         page: int | None = None,
+        base: int = _BASE,
         stalls: Stalls = UNSTALLED,
         seed: int = 1,
         waves: Waves | None = None,
@@ -114,7 +117,7 @@ class SimTransport(Transport):
             raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
         self.config = config or RnicConfig()
         self._page, self._random = page, random.Random(seed)
-        self._next = _BASE
+        self._next = base
         self._lock = ProcessLock("the simulated device")
         #: What waits for the device: writes of registers, each an address and a value, and packets.
         self._posted: deque[tuple[int, int] | _Packet] = deque()
@@ -187,33 +190,36 @@ class SimTransport(Transport):
         return word.value
 
     def pin(self, view: memoryview) -> Memory:
-        return self._pin(view, self._page, self._random.randrange(4096))
+        offset = self._random.randrange(4096)
+        if self._page is None:  # aligned to nothing that is larger than a page of the host
+            return self._pin(view, -(-(offset + len(view)) // 4096) * 4096, offset, 4096)
+        return self._pin(view, self._page, offset, self._page)
 
     def share(self, view: memoryview) -> Memory:
-        return self._pin(view, None, 0)
+        size = 1 << (len(view) - 1).bit_length()
+        return self._pin(view, size, 0, size)
 
     def allocate(self, octets: int) -> Memory:
         return self.share(memoryview(bytearray(octets)))
 
-    def _pin(self, view: memoryview, page: int | None, offset: int) -> Memory:
-        """Pins octets in pages, or in one that is large enough, from an offset in the first
-        one on.
+    def _pin(self, view: memoryview, size: int, offset: int, align: int) -> Memory:
+        """Pins octets in pages of ``size`` octets at multiples of ``align``, from an offset in the
+        first one on.
         """
-        size = page or 1 << (offset + len(view) - 1).bit_length()
         with self._lock:
             self._open()
             # A bus address is never used again, so that late writes are noticed. A page is left out
             # between any two pages.
-            self._next += -self._next % size
+            self._next += -self._next % align
             count = -(-(offset + len(view)) // size)
             pages = [self._next + 2 * k * size for k in range(count)]
             self._next += 2 * count * size
             self._random.shuffle(pages)
-            pages[0] += offset
             extents, left = [], len(view)
             for address in pages:
-                extents.append(Extent(address, min(left, size - address % size)))
+                extents.append(Extent(address + offset, min(left, size - offset)))
                 left -= extents[-1].length
+                offset = 0
         return _Pinned(self, view, tuple(extents))
 
     def map(self, address: int, octets: int | None, length: int) -> None:

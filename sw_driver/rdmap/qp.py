@@ -19,7 +19,7 @@ from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..verbs import cq as ddp
 from ..verbs.cq import WcStatus
 from ..verbs.pd import MR, PD, Access
-from ..verbs.sending import Part, SendingHalf, SendSettings
+from ..verbs.sending import MOST, Body, Part, SendingHalf, SendSettings
 from ..verbs.stream import Stream, part_of
 from . import wire
 from .cq import CQ, WC, Opcode
@@ -67,7 +67,7 @@ class _Request:
 
     opcode: Opcode
     wr_id: Any
-    message: bytes | Part
+    message: bytes | list[Part]
     length: int
     stag: int = 0
     to: int = 0
@@ -211,9 +211,10 @@ class QP(KnownQP):
         opcode
             The operation.
         buffer
-            The message, which is copied; or a region with the message, which stays as it is until
-            the completion. RDMA_READ: the buffer that the response is written to, any buffer that
-            could be registered; the device may write it until the completion. None: no octets.
+            The message, which is copied; or a region with the message, or a list of up to 255 parts
+            of regions, each a Part, which stay as they are until the completion. RDMA_READ: the
+            buffer that the response is written to, any buffer that could be registered; the device
+            may write it until the completion. None: no octets.
         wr_id
             Any value; the completion contains it.
         stag, to
@@ -232,7 +233,7 @@ class QP(KnownQP):
         rule = "a 32-bit Steering Tag (for SEND: 0)"
         stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
         to = any_integer("to", to)
-        message: bytes | Part = b""
+        message: bytes | list[Part] = b""
         sink = None
         with self.context.lock:
             self._check_sending()
@@ -243,8 +244,11 @@ class QP(KnownQP):
                     raise InvalidRequest("an RDMA Read must not be posted, because ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
             elif isinstance(buffer, MR):
-                message = self._part(buffer, offset, length)
-                length = message.length
+                message = [self._part(buffer, offset, length)]
+                length = message[0].length
+            elif isinstance(buffer, list):
+                message = self._parts(buffer)
+                length = sum(part.length for part in message)
             else:
                 message = b"" if buffer is None else copy_of(buffer)
                 length = len(message)
@@ -265,6 +269,15 @@ class QP(KnownQP):
             self._requests.append(request)
             self._unsent.append(request)
             self._transmit()
+
+    def _parts(self, parts: list[Part]) -> list[Part]:
+        """Returns the parts of a message, after checking them."""
+        if len(parts) > MOST:
+            raise InvalidRequest(f"a message has at most {MOST} parts, not {len(parts)}")
+        for part in parts:
+            instance("a part of a message", part, Part)
+            instance("the region of a part", part.region, MR)
+        return [self._part(*part) for part in parts]
 
     def _part(self, region: MR, offset: int, length: int | None) -> Part:
         """Returns a part of a region from which a message is sent."""
@@ -326,24 +339,24 @@ class QP(KnownQP):
         self._complete()
 
     def _tagged(
-        self, stag: int, to: int, message: bytes | Part, control: int, owner: object
+        self, stag: int, to: int, message: bytes | list[Part], control: int, owner: object
     ) -> None:
         self._post(Kind.TAGGED, message, owner, rsvdulp=control << 32, stag=stag, to=to)
 
-    def _untagged(self, queue: Queue, message: bytes | Part, rsvdulp: int, owner: object) -> None:
+    def _untagged(
+        self, queue: Queue, message: bytes | list[Part], rsvdulp: int, owner: object
+    ) -> None:
         self._post(Kind.UNTAGGED, message, owner, rsvdulp=rsvdulp, qn=queue)
 
-    def _post(
-        self, kind: Kind, body: bytes | Part | Piece, owner: object, *, rsvdulp: int, **fields: int
-    ) -> None:
+    def _post(self, kind: Kind, body: Body, owner: object, *, rsvdulp: int, **fields: int) -> None:
         """Sends a message of a request, or of another owner: by the device, or by the host."""
         if self.stream.sending is not None:
             self.stream.sending.post(kind, body, wr_id=owner, rsvdulp=rsvdulp, **fields)
             self.cq.messages.wake()  # the device has work
             return
         source = self.source
-        assert not isinstance(source, SendSettings)
-        octets = body.octets if isinstance(body, Part) else body
+        assert not isinstance(source, SendSettings) and not isinstance(body, Part)
+        octets = b"".join(part.octets for part in body) if isinstance(body, list) else body
         if isinstance(octets, Piece):
             asks = ReadRequest(
                 octets.stag, octets.to, octets.length, fields["stag"], fields["to"]
@@ -558,7 +571,7 @@ class QP(KnownQP):
         if self.finished:  # this side's half is closed: no answer can be sent
             return
         request = ReadRequest.decode(octets)
-        data: bytes | Part = b""
+        data: bytes | list[Part] = b""
         if request.length:  # without octets STag and TO are not checked: section 5.2.1
             region = self._region(request.source_stag, message, wire.NOT_ASSOCIATED, octets)
             if not region.access & Access.REMOTE_READ:
@@ -568,7 +581,7 @@ class QP(KnownQP):
             start = request.source_to - region.to
             if not 0 <= start <= region.length - request.length:
                 raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
-            data = Part(region, start, request.length)
+            data = [Part(region, start, request.length)]
         if (sending := self.stream.sending) is not None and sending.answering(Queue.READ_REQUEST):
             # The region may be read: the bus has refused a read.
             raise _Refused(wire.LOCAL_CATASTROPHIC, message)

@@ -223,6 +223,24 @@ def test_a_stream_is_not_used_again_while_a_chunk_is_outstanding(context: Contex
         assert state is State.INITIATE_SENT
 
 
+def test_the_latest_chunk_is_the_one_with_the_latest_tsn(
+    context: Context, simulated: SimTransport
+) -> None:
+    """RFC 5043 section 6: "Data Chunks from one DDP Stream Session are never carried over to the
+    next session". A repeated chunk is recognized as an old one by its TSN.
+    """
+    with associate(context) as association, PD(context).register(bytearray(9)) as region:
+        association.stream(0, region.pd, CQ(context))
+        peer = SctpPeer(simulated)
+        peer.establish(association, 0)
+        chunks = peer.chunks(0, peer.source.tagged(region.stag, 0, b"first"))
+        chunks += peer.chunks(0, peer.source.tagged(region.stag, 0, b"second"))
+        for chunk in reversed(chunks):
+            peer.packet([chunk])
+        reports(association, 4)
+        assert association.latest == chunks[1].tsn
+
+
 def forwarded(sim: SimTransport, count: int) -> list[ExceptionPacket]:
     """Returns the last packets of the exception stream, once the device is idle."""
     sim.run(3000)

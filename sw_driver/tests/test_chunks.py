@@ -283,6 +283,30 @@ def test_a_session_that_the_peer_initiates_is_accepted(bench: Bench) -> None:
     assert bench.peer.memory == {0: bytes(2000)}
 
 
+def test_a_session_is_not_followed_by_another_one_while_a_chunk_is_outstanding(
+    bench: Bench,
+) -> None:
+    """RFC 5043 section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream
+    Session while any Data Chunk from a prior session might be outstanding."
+    """
+    stream = bench.open(0)
+    bench.peer.control(0, Message.TERMINATE)
+    bench.until(lambda: not bench.sim.sending)
+    bench.step()
+    bench.peer.loses = lambda tsn: True
+    bench.sender.control(0, Function.TERMINATE)
+    bench.sim.run(400)
+    stream.close()
+    again = bench.association.stream(0, bench.pd, bench.cq)
+    half = bench.sender.open(again)
+    with pytest.raises(StateError, match="while 1 of its chunks are not acknowledged"):
+        bench.sender.control(0, Function.INITIATE)
+    bench.peer.loses = lambda tsn: False
+    bench.until(lambda: not bench.sender._outstanding(0))
+    bench.sender.control(0, Function.INITIATE)
+    bench.until(lambda: half.established)
+
+
 def test_a_stream_that_fails_leaves_its_association_and_the_others_alive(bench: Bench) -> None:
     """RFC 5043 section 11.3: "termination of a DDP Stream does not mandate termination of the
     Association." Chunks of the stream that were lost arrive, because their TSNs have to.

@@ -16,7 +16,16 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import Kind, Piece
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
-from ddp_rnic.sw_driver import PD, Access, Context, Device, InvalidRequest, StateError, WcStatus
+from ddp_rnic.sw_driver import (
+    PD,
+    Access,
+    Context,
+    Device,
+    InvalidRequest,
+    StateError,
+    WcStatus,
+    WrongType,
+)
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
 from ddp_rnic.sw_driver.cm.pump import Pump
 from ddp_rnic.sw_driver.rdmap import CQ, QP, Layer, Opcode, ReadRequest, Terminate, wire
@@ -79,10 +88,10 @@ class Wire:
         monkeypatch.setattr(SendingHalf, "post", posts)
 
     def _call(
-        self, half: SendingHalf, kind: Kind, body: bytes | Part | Piece, *, rsvdulp: int,
+        self, half: SendingHalf, kind: Kind, body: bytes | list[Part] | Piece, *, rsvdulp: int,
         qn: int = 0, stag: int = 0, to: int = 0, wr_id: object = None,
     ) -> Call:  # fmt: skip
-        octets = body.octets if isinstance(body, Part) else body
+        octets = b"".join(part.octets for part in body) if isinstance(body, list) else body
         if isinstance(octets, Piece):
             sink, control = octets, wire.control(wire.Message.READ_RESPONSE)
             asks = ReadRequest(sink.stag, sink.to, sink.length, stag, to).encode()
@@ -202,7 +211,12 @@ class Work:
             to = self.written.to + at
             post(Opcode.SEND, bytes(self.source[at : at + length]), wr_id=length)
             post(Opcode.SEND, self.near, wr_id=length, solicited=True, **part)
-            post(Opcode.RDMA_WRITE, self.near, wr_id=length, stag=self.written.stag, to=to, **part)
+            cut = length // 3
+            parts = [
+                Part(self.near, at, cut), Part(self.near, 7, 0),
+                Part(self.near, at + cut, length - cut),
+            ]  # fmt: skip
+            post(Opcode.RDMA_WRITE, parts, wr_id=length, stag=self.written.stag, to=to)
             post(
                 Opcode.RDMA_READ, sink if length else None, wr_id=length, stag=self.read.stag,
                 to=self.read.to + at,
@@ -418,6 +432,14 @@ def test_a_message_is_sent_from_regions_of_its_domain_alone(pd: PD) -> None:
                 client.qp.post_send(Opcode.SEND, region, offset=5, length=4)
         with pytest.raises(StateError, match="the region is revoked"):
             client.qp.post_send(Opcode.SEND, region)
+        with pytest.raises(StateError, match="the region is revoked"):
+            client.qp.post_send(Opcode.SEND, [Part(region, 0, 4)])
+        with pytest.raises(WrongType, match="a part of a message must be a Part, not b'octets'"):
+            client.qp.post_send(Opcode.SEND, [b"octets"])
+        with pytest.raises(WrongType, match="the region of a part must be an MR, not None"):
+            client.qp.post_send(Opcode.SEND, [Part(None, 0, 0)])  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="a message has at most 255 parts, not 256"):
+            client.qp.post_send(Opcode.SEND, [Part(region, 0, 0)] * 256)
         await finish(client, server)
 
     run(test)

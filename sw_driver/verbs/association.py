@@ -110,7 +110,7 @@ class Association(KnownAssociation):
     number
         The device's number for the association.
     latest
-        The TSN of the last chunk of the peer that the device took.
+        The TSN of the latest chunk of the peer that the device took.
     sender
         Its sending side, after :meth:`send_by`.
     """
@@ -398,7 +398,9 @@ class Association(KnownAssociation):
         """Follows a report's effect on a stream's session."""
         sid = completion.stream - self.first
         if completion.kind is Kind.CHUNK and completion.status == ChunkStatus.TAKEN:
-            self.latest = completion.tag
+            # A chunk that was lost first arrives after later ones.
+            ahead = completion.tag - self.latest & _WORD
+            self.latest = completion.tag if ahead < 1 << 31 else self.latest
         if completion.kind is Kind.SESSION:
             self._held.end(sid)
         elif completion.kind is Kind.CONTROL:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ...hdl.spec import commands
 from ...hdl.spec.path import SendPath
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, LONGEST_BODY, SSN, Function
-from ...hdl.spec.send import Kind, Piece, Record
+from ...hdl.spec.send import Kind, Record
 from ..base.checks import instance, integer
 from ..base.errors import InvalidRequest, StateError, TransportError, UnsupportedDevice
 from ..transports.memory import Steps
@@ -23,7 +23,7 @@ from ..transports.transport import SentFpdu
 from .flight import Flight
 from .fragments import fragments_of, room_of
 from .known import KnownAssociation, KnownStream
-from .sending import Part, SendingHalf, SendSettings
+from .sending import Body, SendingHalf, SendSettings
 
 __all__ = ["AssociationSender", "ChunkHalf"]
 
@@ -55,7 +55,7 @@ class ChunkHalf(SendingHalf):
 
     def __init__(self, stream: KnownStream, sender: AssociationSender) -> None:
         self._sender, self._chunks = sender, 0
-        self._held: deque[tuple[Kind, bytes | Part | Piece, object, dict[str, int]]] = deque()
+        self._held: deque[tuple[Kind, Body, object, dict[str, int]]] = deque()
         self.established = False
         settings = SendSettings(mulpdu=sender.mulpdu, crc=False, markers=False, keeps=False)
         super().__init__(stream, settings, leave=lambda octets: None)
@@ -78,9 +78,7 @@ class ChunkHalf(SendingHalf):
         self._limit = self._chunks + _ALL
         self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
 
-    def post(
-        self, kind: Kind, body: bytes | Part | Piece, *, wr_id: object = None, **fields: int
-    ) -> None:
+    def post(self, kind: Kind, body: Body, *, wr_id: object = None, **fields: int) -> None:
         """Posts a message, as :meth:`SendingHalf.post` does."""
         if self.established or kind is Kind.CONTROL:
             super().post(kind, body, wr_id=wr_id, **fields)
@@ -287,8 +285,15 @@ class AssociationSender:
         return half if isinstance(half, ChunkHalf) else None
 
     def _outstanding(self, sid: int) -> int:
-        """Returns how many chunks of an SCTP stream the peer has not acknowledged."""
-        return sum(each.half is self._half(sid) for each in self._chunks.values())
+        """Returns how many chunks of an SCTP stream, of any session, the peer has not
+        acknowledged.
+        """
+        number = self.association.first + sid
+        return sum(each.half.number == number for each in self._chunks.values())
+
+    def outstanding(self, tsn: int) -> bool:
+        """Returns whether a chunk has left that the peer has not acknowledged cumulatively."""
+        return any(number % _TSN == tsn for number in self._chunks)
 
     def follow(self, sid: int, function: Function) -> None:
         """Notes a session control message of the peer."""

@@ -21,13 +21,15 @@ from .known import KnownStream
 from .pd import MR, Access
 from .responding import Responder
 
-__all__ = ["Part", "SendSettings", "SendingHalf"]
+__all__ = ["MOST", "Body", "Part", "SendSettings", "SendingHalf"]
 
 #: Base-2 logarithm of the entries of a ring.
 _SIZE = 8
 #: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
 #: reads in a stream's turn at first.
 _INLINE = 32 + 7 * ENTRY
+#: Parts of regions that a message may have.
+MOST = 255
 #: Octets of the region from which longer ones are sent that the caller has in none. Messages that
 #: are longer than the region have one of their own, which costs a revocation. When the messages in
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
@@ -79,7 +81,7 @@ class SendSettings(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a region."""
+    """A part of a region: ``length`` octets from ``offset`` on."""
 
     region: MR
     offset: int
@@ -93,6 +95,10 @@ class Part(NamedTuple):
     @property
     def piece(self) -> Piece:
         return Piece(self.region.stag, self.length, self.region.to + self.offset)
+
+
+#: A message as it is posted: its octets, or where they are.
+Body = bytes | Part | list[Part] | Piece
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,7 @@ class _Post:
     """
 
     kind: Kind
-    body: bytes | Piece
+    body: bytes | tuple[Piece, ...]
     fields: dict[str, Any]
     wr_id: Any
     copy: MR | None = None
@@ -134,7 +140,8 @@ class _Post:
 
     @property
     def length(self) -> int:
-        return self.body.length if isinstance(self.body, Piece) else len(self.body)
+        body = self.body
+        return len(body) if isinstance(body, bytes) else sum(piece.length for piece in body)
 
 
 class SendingHalf:
@@ -211,6 +218,11 @@ class SendingHalf:
         self._limit = self._taken + ahead
         self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
 
+    @property
+    def outstanding(self) -> int:
+        """The position of the first FPDU that may be asked for again."""
+        return self._left[0].position if self._left else self._position
+
     def take(self, count: int) -> None:
         """Notes that the owner has taken ``count`` octets more of those that left."""
         self._taken += count
@@ -260,9 +272,7 @@ class SendingHalf:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def post(
-        self, kind: Kind, body: bytes | Part | Piece, *, wr_id: object = None, **fields: int
-    ) -> None:
+    def post(self, kind: Kind, body: Body, *, wr_id: object = None, **fields: int) -> None:
         """Posts a message.
 
         Parameters
@@ -270,8 +280,8 @@ class SendingHalf:
         kind, fields
             As :class:`~....hdl.spec.send.Message` declares.
         body
-            Its octets, which are copied; or a part of a region, which the device reads until the
-            completion. READ: the sink.
+            Its octets, which are copied; or a part of a region, or a list of up to 255 parts, which
+            the device reads until the completion. READ: the sink.
         wr_id
             Any value; the completion contains it.
         """
@@ -279,13 +289,21 @@ class SendingHalf:
             self._context.receiving("take the response to an RDMA Read")
         copy = None
         if isinstance(body, Part):
-            body = body.piece if body.length else b""
-        elif isinstance(body, bytes) and len(body) > _ROOM:
+            body = [body]
+        octets: bytes | tuple[Piece, ...] = b""
+        if isinstance(body, list):
+            pieces = tuple(part.piece for part in body)
+            octets = pieces if any(piece.length for piece in pieces) else b""
+        elif isinstance(body, Piece):
+            octets = (body,)
+        elif len(body) > _ROOM:
             copy = self._registered(bytearray(body))
-            body = Piece(copy.stag, len(body), 0)
-        elif isinstance(body, bytes) and len(body) > _INLINE and self._region is None:
-            self._region = self._registered(bytearray(_ROOM))
-        self._waiting.append(_Post(kind, body, fields, wr_id, copy))
+            octets = (Piece(copy.stag, len(body), 0),)
+        else:
+            octets = body
+            if len(body) > _INLINE and self._region is None:
+                self._region = self._registered(bytearray(_ROOM))
+        self._waiting.append(_Post(kind, octets, fields, wr_id, copy))
         self._write()
 
     def _registered(self, octets: bytearray) -> MR:
@@ -327,12 +345,13 @@ class SendingHalf:
             flags = Flag.SIGNALED | Flag.INLINE
             entries = Message(post.kind, flags, octets=body, **post.fields).encode()
             return entries if len(entries) <= room * ENTRY else None
-        piece = self._copied(post, body) if isinstance(body, bytes) else body
-        if piece is None:
+        pieces = self._copied(post, body) if isinstance(body, bytes) else body
+        if pieces is None:
             return None
-        return Message(post.kind, Flag.SIGNALED, (piece,), **post.fields).encode()
+        entries = Message(post.kind, Flag.SIGNALED, pieces, **post.fields).encode()
+        return entries if len(entries) <= room * ENTRY else None
 
-    def _copied(self, post: _Post, octets: bytes) -> Piece | None:
+    def _copied(self, post: _Post, octets: bytes) -> tuple[Piece] | None:
         """Copies a message's octets to the region; returns None if there is no room now."""
         assert self._region is not None
         if self._begin == self._end:
@@ -344,7 +363,7 @@ class SendingHalf:
             return None
         self._end = post.taken = start + len(octets)
         self._region.write(octets, start % _ROOM)
-        return Piece(self._region.stag, len(octets), start % _ROOM)
+        return (Piece(self._region.stag, len(octets), start % _ROOM),)
 
     # -- reports of the device --------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ a TCP without copies: the device reads the octets again that were lost, and a bu
 as soon as its message is complete. The work is drawn in chunks, which the seed and their number
 determine. In a chunk several connections are busy in both directions at the same time, and every
 other one ends with an error. Each octet that arrives is compared with the octet that was sent.
+After some chunks others play with new devices, in surroundings with other delays.
 """
 
 from __future__ import annotations
@@ -15,36 +16,52 @@ import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ....hdl.spec.config import RnicConfig
-from ....sw_driver import PD, Access, Context, Device
-from ....sw_driver.base.errors import RnicError
+from ....hdl.spec.send import Kind, Piece
+from ....sw_driver import MR, PD, Access, Context, Device
+from ....sw_driver.base.errors import RnicError, StateError
 from ....sw_driver.cm import Terminated
 from ....sw_driver.rdmap import QP, WC, Layer, Opcode
 from ....sw_driver.verbs.cq import WcStatus
+from ....sw_driver.verbs.sending import Part
+from ...engines.engine import Stalls
+from .bodies import Bodies, Body, base
 from .channel import Wrong
 from .end import TcpEnd, carry
 from .lockstep import LockStep
 from .network import Network, Packet, Rates
+from .sessions import play_sessions
 
-__all__ = ["Failure", "Tally", "play"]
+__all__ = ["Failure", "Tally", "config_of", "play"]
 
 #: Octets of the memory that an end lets the other one write, or read.
 _SPAN = 200_000
-#: Octets of the memory that messages are sent from; and of a buffer after its completion.
-_ROOM, _JUNK = 1 << 19, b"\xdd"
 #: Receive buffers that an end has posted, and its requests that may be incomplete.
 _DEPTH, _UNDER_WAY = 24, 48
-#: Messages of a connection, in one direction; numbers of connections at a time.
-_MESSAGES, _CONNECTIONS = 400, (1, 2, 4, 8)
-#: Octets of the longest segments; and the share of connections whose TCP keeps copies.
-_MULPDUS, _KEEPING = (128, 1400, 1400, 4000), 0.2
+#: Messages of a connection, in one direction; numbers of connections at a time; and chunks that the
+#: same devices play.
+_MESSAGES, _CONNECTIONS, _TOGETHER = 400, (1, 2, 4, 8), 16
+#: Octets of the longest segments, the share of messages before which they change, and the share of
+#: connections whose TCP keeps copies.
+_MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000), 0.05, 0.2
+#: The share of buffers for messages of many turns.
+_LONG = 0.01
+#: RDMA Reads that an end may have outstanding.
+_READS = (1, 2, 16)
+#: Octets of pages on the bus, or None; probabilities that the bus or a port idles; and cycles that
+#: the memory takes.
+_CARRY = 1 << 38  # the device adds to the page numbers of addresses in halves: a carry is there
+_PAGES, _IDLES, _LATENCIES = (None, 1 << 15), (0.0, 0.0, 0.1, 0.5), (1, 8, 100)
 #: Octets that a device may send before TCP takes them.
 _AHEAD = (1, 1, 1 << 14, 1 << 18)
+#: Octets of a region of which the bus refuses one.
+_HOLED = 9000
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
@@ -74,12 +91,18 @@ class Tally:
     failure: Failure | None = None
 
 
+def config_of(width: int, sctp: bool) -> RnicConfig:
+    """Returns the configuration of both devices."""
+    return RnicConfig(width=width, transmit=True, responder=not sctp, mpa=not sctp, sctp=sctp)
+
+
 def play(
     width: int,
     seed: int,
     messages: int,
     rates: Rates,
     *,
+    sctp: bool = False,
     only: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     faulty: tuple[Path, int] | None = None,
@@ -96,6 +119,8 @@ def play(
         Messages in both directions; the last chunk may add some.
     rates
         What the network does to packets.
+    sctp
+        The devices work over SCTP instead of TCP.
     only
         Play only this chunk.
     progress
@@ -104,26 +129,29 @@ def play(
         A simulator with planted faults, which the first device is, and the number of the active
         one; 0: none.
     """
-    tally = Tally()
-    with _devices(width, seed, faulty) as sims:
-        began, cycles = time.monotonic(), sum(sim.cycle for sim, _ in sims)
-        number = only or 0
-        while tally.failure is None and tally.messages < messages:
-            left = messages - tally.messages
-            try:
-                asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, rates, tally))
-            except* (Wrong, RnicError) as group:
-                tally.failure = Failure(number, left, str(_first(group)))
-            number += 1
-            tally.seconds = time.monotonic() - began
-            tally.cycles = sum(sim.cycle for sim, _ in sims) - cycles
-            if progress is not None:
-                progress(min(tally.messages, messages), messages)
-            if only is not None:
-                break
-        if tally.failure is None:  # else the device and the driver may not agree with each other
+    tally, began = Tally(), time.monotonic()
+    numbers = count() if only is None else [only]
+    for together, chunks in groupby(numbers, lambda number: number // _TOGETHER):
+        with _devices(width, f"{seed} {together}", sctp, faulty) as sims:
+            before = tally.cycles - sum(sim.cycle for sim, _ in sims)
+            for number in chunks:
+                left = messages - tally.messages
+                try:
+                    asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, rates, tally))
+                except* (Wrong, RnicError) as group:
+                    tally.failure = Failure(number, left, str(_first(group)))
+                tally.seconds = time.monotonic() - began
+                tally.cycles = before + sum(sim.cycle for sim, _ in sims)
+                if progress is not None:
+                    progress(min(tally.messages, messages), messages)
+                if tally.failure is not None:  # the device and the driver may not agree
+                    return tally
+                if tally.messages >= messages:
+                    break
             for _, context in sims:
                 context.close()
+        if tally.messages >= messages:
+            break
     return tally
 
 
@@ -143,17 +171,26 @@ class _Repeatable(LockStep):
 
 @contextmanager
 def _devices(
-    width: int, seed: int, faulty: tuple[Path, int] | None
+    width: int, seed: str, sctp: bool, faulty: tuple[Path, int] | None
 ) -> Iterator[list[tuple[LockStep, Context]]]:
-    config = RnicConfig(width=width, transmit=True, responder=True)
+    rng, config = random.Random(seed), config_of(width, sctp)
     with ExitStack() as stack:
-        sims = [
-            stack.enter_context(_Repeatable(config, seed=2 * seed + number, faulty=each))
-            for number, each in enumerate((faulty, None))
-        ]
+        sims: list[_Repeatable] = []
+        for each in (faulty, None):
+            stalls = Stalls(
+                **{side: rng.choice(_IDLES) for side in Stalls.SIDES}, stretch=rng.choice((1, 20)),
+                response_latency=rng.choice(_LATENCIES), seed=rng.getrandbits(30),
+            )  # fmt: skip
+            sim = _Repeatable(
+                config, seed=rng.getrandbits(30), page=rng.choice(_PAGES),
+                base=rng.randrange(1, 1 << 26) * _CARRY - rng.randrange(4 << 20), stalls=stalls,
+                faulty=each,
+            )  # fmt: skip
+            sims.append(stack.enter_context(sim))
         found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
-        for sim, context in found:
-            sim.watch(context)
+        if not sctp:
+            for device, context in found:
+                device.watch(context)
         yield found
 
 
@@ -161,30 +198,22 @@ async def _chunk(
     sims: list[tuple[LockStep, Context]], rng: random.Random, left: int, rates: Rates, tally: Tally
 ) -> None:
     """Plays a chunk; afterwards the devices hold nothing of it."""
-    count = rng.choice(_CONNECTIONS)
-    each = max(1, min(_MESSAGES, left // (2 * count)))
+    many = rng.choice(_CONNECTIONS)
+    each = max(1, min(_MESSAGES, left // (2 * many)))
     contexts = [context for _, context in sims]
     for context in contexts:
         context.numbers.rotate(rng.randrange(len(context.numbers)))
-    network = Network[Packet](rates, random.Random(rng.getrandbits(64)), tally.network)
+    draw, counts = random.Random(rng.getrandbits(64)), tally.network
     pds = [PD(context) for context in contexts]
-    pairs = [
-        _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally) for _ in range(count)
-    ]
-    ends = [end for pair in pairs for end in pair]
-    async with asyncio.TaskGroup() as group:
-        endpoints = [end.endpoint for end in ends]
-        carries = group.create_task(carry(network, contexts, endpoints))
-        async with asyncio.TaskGroup() as works:
-            for pair in pairs:
-                works.create_task(_work(pair, each))
-        carries.cancel()
-    for end in ends:
-        end.close()
+    if sims[0][0].config.sctp:
+        await play_sessions(Network(rates, draw, counts), pds, many, each, rng, tally)
+    else:
+        await _connections(Network(rates, draw, counts), pds, many, each, rng, tally)
     for pd in pds:
         pd.close()
     for sim, context in sims:
-        sim.compare_counters()
+        if sim.config.mpa:
+            sim.compare_counters()
         if context.streams or context.cqs or context.regions:
             raise Wrong(
                 f"after the connections a device still holds {len(context.streams)} streams,"
@@ -192,14 +221,37 @@ async def _chunk(
             )
 
 
-def _pair(network: Network, pds: list[PD], rng: random.Random, tally: Tally) -> tuple[_End, _End]:
+async def _connections(
+    network: Network[Packet], pds: list[PD], many: int, each: int, rng: random.Random, tally: Tally
+) -> None:
+    """Plays ``many`` connections, with ``each`` messages in each direction."""
+    pairs = [
+        _pair(network, pds if rng.random() < 0.5 else pds[::-1], rng, tally) for _ in range(many)
+    ]
+    ends = [end for pair in pairs for end in pair]
+    async with asyncio.TaskGroup() as group:
+        contexts = [pd.context for pd in pds]
+        carries = group.create_task(carry(network, contexts, [end.endpoint for end in ends]))
+        async with asyncio.TaskGroup() as works:
+            for pair in pairs:
+                works.create_task(_work(pair, each))
+        carries.cancel()
+    for end in ends:
+        end.close()
+
+
+def _pair(
+    network: Network[Packet], pds: list[PD], rng: random.Random, tally: Tally
+) -> tuple[_End, _End]:
     """Returns the ends of a connection, the first one in the first domain."""
     ends = _End(pds[0], rng, tally), _End(pds[1], rng, tally)
+    reads = rng.choice(_READS)
     for pd, end in zip(pds, ends, strict=True):
+        end.mulpdu = rng.choice(_MULPDUS)
         end.endpoint = TcpEnd(
             network, pd, keeps=rng.random() < _KEEPING, prepare=end.prepare,
-            mulpdu=rng.choice(_MULPDUS), crc=rng.random() < 0.7, markers=rng.random() < 0.4,
-            ahead=rng.choice(_AHEAD),
+            mulpdu=end.mulpdu, crc=rng.random() < 0.7, markers=rng.random() < 0.4,
+            ahead=rng.choice(_AHEAD), ird=reads, ord=reads,
         )  # fmt: skip
     return ends
 
@@ -218,6 +270,8 @@ async def _work(pair: tuple[_End, _End], count: int) -> None:
         end.check()
     if one.rng.random() < 0.5:
         await one.err(other)
+        for end in pair:
+            end.check()
     await asyncio.gather(*(end.endpoint.disconnect() for end in pair))
 
 
@@ -228,49 +282,53 @@ class _Request(NamedTuple):
     ----------
     number, length
         Its number, and the octets of its message.
-    place
-        Where the message is in the region that messages are sent from, or None.
+    places
+        The parts of the region that messages are sent from, if the message is there.
     sink, octets
         RDMA_READ: where the response is placed, and the octets that it has to hold.
     """
 
     number: int
     length: int
-    place: int | None = None
+    places: tuple[range, ...] = ()
     sink: bytearray | None = None
     octets: bytes = b""
 
-    def holds(self, begin: int, length: int) -> bool:
-        """Returns whether the message has octets in a range of that region."""
-        place = self.place
-        return place is not None and place < begin + length and begin < place + self.length
+
+class _Wrong(NamedTuple):
+    """A part of a region that the device must not read."""
+
+    stag: int
+    length: int
+    to: int
+
+    @property
+    def piece(self) -> Piece:
+        return Piece(*self)
 
 
 class _End:
     """An end of a connection: its memory, and the messages that the other end has sent."""
 
     endpoint: TcpEnd
+    mulpdu: int  #: octets of the longest segments
 
     def __init__(self, pd: PD, rng: random.Random, tally: Tally) -> None:
         self.rng, self._tally = random.Random(rng.getrandbits(64)), tally
         rng = self.rng
-        #: The octets that the peer may read, those that this end sends, and those that the peer has
-        #: written.
-        self.readable, self.sent = rng.randbytes(_SPAN), rng.randbytes(_SPAN)
+        #: The octets that the peer may read, and those that it has written.
+        self.readable = rng.randbytes(_SPAN)
         self.written = bytearray(_SPAN)
         self._target = bytearray(_SPAN)
-        last = (1 << 64) - _SPAN
-        self.source = pd.register(
-            bytearray(self.readable), Access.REMOTE_READ, to=rng.choice((0, last, 7 << 30))
-        )
-        self.target = pd.register(
-            self._target, Access.REMOTE_WRITE, to=rng.choice((0, last, rng.getrandbits(60)))
-        )
-        self._local = pd.register(bytearray(_ROOM), Access.LOCAL_WRITE, to=rng.getrandbits(40))
+        self.source = pd.register(bytearray(self.readable), Access.REMOTE_READ, to=base(rng, _SPAN))
+        self.target = pd.register(self._target, Access.REMOTE_WRITE, to=base(rng, _SPAN))
+        self._bodies = Bodies(pd, rng)
         self.rooms: deque[int] = deque()  # octets of the buffers that no message was sent for
         self.free = asyncio.Semaphore(0)
         self.coming: deque[tuple[bytes, bool]] = deque()  # messages that were sent to this end
         self.posted = False  # all messages of this end are
+        self._further: list[MR] = []  # regions for errors
+        self._begun = False  # the message with the error was sent in part
         self._slots = asyncio.Semaphore(_UNDER_WAY)
         self._requests: deque[_Request] = deque()
 
@@ -281,7 +339,7 @@ class _End:
     def close(self) -> None:
         """Frees everything, in an order that is always the same."""
         self.endpoint.close()
-        for region in (self.source, self.target, self._local):
+        for region in (self.source, self.target, self._bodies.region, *self._further):
             region.close()
 
     def prepare(self, qp: QP) -> None:
@@ -292,6 +350,8 @@ class _End:
     def _post_buffer(self, qp: QP) -> None:
         rng = self.rng
         room = rng.choice((1, 64, 64, 64, 500, rng.randrange(1, 4000), rng.randrange(1, 70_000)))
+        if rng.random() < _LONG:
+            room = rng.randrange(1 << 18)
         buffer = bytearray(room)
         qp.post_recv(buffer, wr_id=buffer)
         self.rooms.append(room)
@@ -313,44 +373,49 @@ class _End:
             if kind == "send":
                 await peer.free.acquire()
             await self._slots.acquire()
+            if self.rng.random() < _CHANGES:
+                self._change_mulpdu()
             kinds[kind](peer, number)
             self._tally.kinds[kind] += 1
         self.posted = True
 
-    def _body(self, length: int) -> tuple[Any, dict[str, Any], bytes]:
-        """Returns a buffer, the part of it that is the message, and the message's octets."""
-        at = self.rng.randint(0, _SPAN - length)
-        octets = self.sent[at : at + length]
-        place = self.rng.randint(0, _ROOM - length)
-        if self.rng.random() < 0.3 or any(each.holds(place, length) for each in self._requests):
-            return octets, {}, octets
-        self._local.write(octets, place)
-        return self._local, {"offset": place, "length": length}, octets
+    def _change_mulpdu(self) -> None:
+        """Gives the segments from the next one on another length."""
+        stream: Any = self.endpoint.qp.stream
+        stream.lengths.change(stream, self.rng.randint(_MULPDUS[0], self.mulpdu))
+
+    def _body(self, length: int) -> Body:
+        return self._bodies.draw(
+            length, chain.from_iterable(each.places for each in self._requests)
+        )
 
     def _send(self, peer: _End, number: int) -> None:
         length, asks = self._length(peer.rooms.popleft()), self.rng.random() < 0.3
-        body, part, octets = self._body(length)
-        peer.coming.append((octets, asks))
-        self._requests.append(_Request(number, length, part.get("offset")))
-        self.endpoint.qp.post_send(Opcode.SEND, body, wr_id=number, solicited=asks, **part)
+        body = self._body(length)
+        peer.coming.append((body.octets, asks))
+        self._requests.append(_Request(number, length, body.places))
+        self.endpoint.qp.post_send(Opcode.SEND, body.posted, wr_id=number, solicited=asks)
 
     def _write(self, peer: _End, number: int) -> None:
         length = self._length(self.rng.choice((64, 64, 3000, 60_000)))
-        body, part, octets = self._body(length)
+        body = self._body(length)
         at = self.rng.randint(0, _SPAN - length)
-        peer.written[at : at + length] = octets
-        self._requests.append(_Request(number, length, part.get("offset")))
+        peer.written[at : at + length] = body.octets
+        self._requests.append(_Request(number, length, body.places))
         self.endpoint.qp.post_send(
-            Opcode.RDMA_WRITE, body, wr_id=number, stag=peer.target.stag, to=peer.target.to + at,
-            **part,
-        )  # fmt: skip
+            Opcode.RDMA_WRITE,
+            body.posted,
+            wr_id=number,
+            stag=peer.target.stag,
+            to=peer.target.to + at,
+        )
 
     def _read(self, peer: _End, number: int) -> None:
         length = self._length(self.rng.choice((64, 64, 3000, 60_000)))
         at = self.rng.randint(0, _SPAN - length)
         sink = bytearray(length)
         octets = peer.readable[at : at + length]
-        self._requests.append(_Request(number, length, None, sink, octets))
+        self._requests.append(_Request(number, length, (), sink, octets))
         self.endpoint.qp.post_send(
             Opcode.RDMA_READ, sink or None, wr_id=number, stag=peer.source.stag,
             to=peer.source.to + at,
@@ -386,8 +451,7 @@ class _End:
             raise Wrong(f"request {number} of {length} octets completed as {wc.wr_id}")
         if request.sink is not None and request.sink != request.octets:
             raise Wrong(f"Read {number} of {length} octets got others")
-        if request.place is not None:  # the buffer is free: what the device still sends is wrong
-            self._local.write(_JUNK * length, request.place)
+        self._bodies.free(request.places)
         if wc.opcode is not Opcode.SEND:
             self._count(length)
         self._slots.release()
@@ -405,42 +469,117 @@ class _End:
     # -- errors -----------------------------------------------------------------------------------
 
     async def err(self, peer: _End) -> None:
-        """Does what the peer must refuse, and checks both sides' Terminate."""
-        rng, post = self.rng, self.endpoint.qp.post_send
+        """Does what the peer must refuse, or this side's device, and checks both sides' Terminate.
+        No Write that is posted later may arrive.
+        """
+        rng, qp = self.rng, self.endpoint.qp
+        name = rng.choice([*(wrong := self._wrong(peer))])
+        does, expected, mine = wrong[name]
+        does()
+        self._requests.clear()
+        # A message after a Read may arrive before the Read is answered.
+        for _ in range(0 if name.startswith("Read") else rng.choice((0, 1, 9))):
+            with suppress(StateError):
+                qp.post_send(Opcode.RDMA_WRITE, b"late", stag=peer.target.stag, to=peer.target.to)
+        reasons = await asyncio.gather(*(end.endpoint.disconnected() for end in (self, peer)))
+        for end, reason in zip((self, peer), reasons, strict=True):
+            sends = (end is self) is mine
+            got = None
+            if isinstance(reason, Terminated) and reason.by_peer is not sends:
+                got = reason.terminate.layer, reason.terminate.type, reason.terminate.code
+            # RFC 5041 section 5.4: after a part of a message no Terminate is delivered.
+            if got != (expected if sends or not self._begun else None):
+                raise Wrong(f"a {name} ended with {reason!r}, not with {expected}")
+        self._tally.errors[name] += 1
+
+    def _wrong(self, peer: _End) -> dict[str, tuple[Callable[[], None], tuple[int, ...], bool]]:
+        """Returns, for the name of each fault, a function that makes it, the error in the
+        Terminate, and True if this side sends the Terminate.
+        """
+        rng, post, local = self.rng, self.endpoint.qp.post_send, self._bodies.region
         target, source = peer.target, peer.source
         ddp, rdma = Layer.DDP, Layer.RDMA
-        past: dict[str, Any] = {"stag": target.stag, "to": (target.to + _SPAN - 1) % (1 << 64)}
         # Error Types and Codes: RFC 5041 section 7.2 for DDP, RFC 5040 section 4.8 for RDMAP.
-        errors: dict[str, tuple[Callable[[], None], tuple[int, ...]]] = {
+        own = (rdma, 0, 0)
+        wrong: dict[str, tuple[Callable[[], None], tuple[int, ...], bool]] = {
             "Write to another key": (
                 lambda: post(Opcode.RDMA_WRITE, b"x", stag=target.stag ^ 1, to=target.to),
-                (ddp, 1, 0),
+                (ddp, 1, 0), False,
             ),
             "Read without the right": (
                 lambda: post(Opcode.RDMA_READ, bytearray(8), stag=target.stag, to=target.to),
-                (rdma, 1, 2),
+                (rdma, 1, 2), False,
+            ),
+            "Read of memory that does not answer": (
+                lambda: self._read_broken(peer), own, False,
             ),
             "Write without the right": (
                 lambda: post(Opcode.RDMA_WRITE, b"x", stag=source.stag, to=source.to),
-                (ddp, 1, 0),
+                (ddp, 1, 0), False,
             ),
             "Send that is too long": (
                 lambda: post(Opcode.SEND, rng.randbytes(peer.rooms[0] + 1)),
-                (ddp, 2, 5),
+                (ddp, 2, 5), False,
             ),
-        }
-        if past["to"] != (1 << 64) - 1:  # there an octet more would wrap
-            errors["Write out of bounds"] = (
-                lambda: post(Opcode.RDMA_WRITE, b"xy", **past), (ddp, 1, 1),
+            "Send from another key": (
+                lambda: self._send_pieces(local.stag ^ 1, 0), own, True,
+            ),
+            "Send from out of bounds": (
+                lambda: self._send_pieces(local.stag, local.length - 9), own, True,
+            ),
+            "Write from memory that does not answer": (
+                lambda: self._write_broken(peer), own, True,
+            ),
+            "Send to a queue that is none": (
+                lambda: self._post(Kind.UNTAGGED, b"x", qn=rng.randrange(4, 256)), own, True,
+            ),
+            "session control message over MPA": (
+                lambda: self._post(Kind.CONTROL, b"x"), own, True,
+            ),
+        }  # fmt: skip
+        if (to := (target.to + _SPAN - 1) % (1 << 64)) != (1 << 64) - 1:  # an octet more would wrap
+            wrong["Write out of bounds"] = (
+                lambda: post(Opcode.RDMA_WRITE, b"xy", stag=target.stag, to=to), (ddp, 1, 1), False,
             )  # fmt: skip
-        name = rng.choice([*errors])
-        does, expected = errors[name]
-        does()
-        reasons = await asyncio.gather(*(end.endpoint.disconnected() for end in (self, peer)))
-        for reason, by_peer in zip(reasons, (True, False), strict=True):
-            got = None
-            if isinstance(reason, Terminated) and reason.by_peer is by_peer:
-                got = reason.terminate.layer, reason.terminate.type, reason.terminate.code
-            if got != expected:
-                raise Wrong(f"a {name} ended with {reason!r}, not with {expected}")
-        self._tally.errors[name] += 1
+        return wrong
+
+    def _post(self, kind: Kind, body: Any, **fields: int) -> None:
+        """Posts a message that the queue pair would refuse."""
+        half = self.endpoint.qp.stream.sending
+        assert half is not None
+        half.post(kind, body, **fields)
+        self.endpoint.cq.messages.wake()
+
+    def _send_pieces(self, stag: int, offset: int) -> None:
+        """Sends octets of the local region, and then octets that the device must not read."""
+        local = self._bodies.region
+        parts = [Part(local, 0, 10), _Wrong(stag, 10, (local.to + offset) % (1 << 64))]
+        self._post(Kind.UNTAGGED, parts, qn=0)
+
+    def _broken(self, peer: _End, access: Access, octets: bytes = bytes(_HOLED)) -> MR:
+        """Returns a region of which the bus refuses an octet: one of the first segment of a message
+        or, after that has left, a later one. The ``peer`` asks for the message.
+        """
+        region = self._bodies.region.pd.register(bytearray(octets), access)
+        peer._begun = self.rng.random() < 0.5
+        at = self.rng.randrange(*((_MULPDUS[-1], _HOLED) if peer._begun else (_MULPDUS[0] // 2,)))
+        sim = region.pd.context.transport
+        assert isinstance(sim, LockStep)
+        for extent in region.mapping.memory.extents:
+            if 0 <= at < extent.length:
+                sim.fault(range(extent.address + at, extent.address + at + 1))
+            at -= extent.length
+        self._further.append(region)
+        return region
+
+    def _write_broken(self, peer: _End) -> None:
+        """Writes the octets that the peer has already."""
+        region = self._broken(self, Access.LOCAL_WRITE, bytes(peer.written[:_HOLED]))
+        fields = {"stag": peer.target.stag, "to": peer.target.to}
+        self._post(Kind.TAGGED, Part(region, 0, _HOLED), **fields)
+
+    def _read_broken(self, peer: _End) -> None:
+        region = peer._broken(self, Access.REMOTE_READ)
+        self.endpoint.qp.post_send(
+            Opcode.RDMA_READ, bytearray(_HOLED), stag=region.stag, to=region.to
+        )

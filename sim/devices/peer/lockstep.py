@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
-from pathlib import Path
 from typing import Any
 
+from ....hdl.spec import commands
 from ....hdl.spec.completion import Completion
 from ....hdl.spec.completion import Kind as CompletionKind
 from ....hdl.spec.config import RnicConfig
 from ....hdl.spec.ddp import WAITING, ErrorNumber
-from ....hdl.spec.send import Kind
+from ....hdl.spec.send import Kind, Record
 from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
 from ....sw_driver.rdmap import wire
 from ....sw_driver.transports.memory import Steps
+from ....sw_driver.transports.transport import SentFpdu
 from ....sw_driver.verbs.context import SERVED, Context
-from ....sw_driver.verbs.pd import MR, Access
-from ....sw_driver.verbs.sending import SendingHalf
+from ....sw_driver.verbs.known import KnownStream
+from ....sw_driver.verbs.pd import MR, PD, Access
+from ....sw_driver.verbs.sending import SendingHalf, SendSettings
 from ....sw_driver.verbs.stream import Stream
-from ...model.ddp import TaggedHeader, header_length
+from ...model.ddp import TaggedHeader, decode_segment, header_length
 from ...model.events import DdpError, Delivered, LlpError, Placed
 from ...model.header import UntaggedHeader
 from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
-from ...model.mpa import Fpdu, MpaReceiver
+from ...model.mpa import Fpdu, MpaReceiver, MpaSender
 from ...model.rdmap import Opcode, QueueNumber, ReadRequest, ReadSink, opcode
 from ...replay.expectation import completion_of
 from ..live import SimTransport
@@ -77,26 +80,22 @@ class LockStep(SimTransport):
         The configuration of the gateware.
     seed
         The seed of the bus addresses.
-    faulty
-        That of :class:`~..live.SimTransport`.
+    options
+        Further parameters of :class:`~..live.SimTransport`.
 
     Attributes
     ----------
+    rng
+        Draws Tagged Offsets.
     served
         Functions that are called after each packet.
     octets
         How many octets were placed and compared.
     """
 
-    def __init__(
-        self,
-        config: RnicConfig | None = None,
-        *,
-        seed: int = 1,
-        faulty: tuple[Path, int] | None = None,
-    ) -> None:
-        super().__init__(config, seed=seed, faulty=faulty)
-        self.seed = seed
+    def __init__(self, config: RnicConfig | None = None, *, seed: int = 1, **options: Any) -> None:
+        super().__init__(config, seed=seed, **options)
+        self.seed, self.rng = seed, random.Random(seed)
         self.memory = Memory()
         self.served: list[Callable[[], object]] = []
         self.octets = 0
@@ -251,8 +250,85 @@ def _is_request(event: Delivered) -> bool:
     )
 
 
+class Lengths:
+    """Checks the lengths of the segments that a stream sends (RFC 5041 section 5.1): all but the
+    last one of a message have the MULPDU.
+
+    Parameters
+    ----------
+    mulpdu
+        The first MULPDU. A change holds from some segment on, and then for all later ones.
+    """
+
+    def __init__(self, mulpdu: int) -> None:
+        self._mulpdus = deque([mulpdu])
+
+    def change(self, stream: KnownStream, mulpdu: int) -> None:
+        """Gives the stream another MULPDU."""
+        self._mulpdus.append(mulpdu)
+        stream.pd.context.registers.start(commands.set_mulpdu(stream.number, mulpdu))
+
+    def fit(self, segment: bytes) -> bool:
+        """Returns whether a segment has the length that it has to have."""
+        last = decode_segment(segment)[0].last
+        fitting = (
+            at
+            for at, mulpdu in enumerate(self._mulpdus)
+            if len(segment) == mulpdu or (last and len(segment) < mulpdu)
+        )
+        if (at := next(fitting, None)) is None:
+            return False
+        for _ in range(at):
+            self._mulpdus.popleft()
+        return True
+
+
+class SentJudge:
+    """Compares the FPDUs that a stream sends with those of the model for the same segments.
+
+    Parameters
+    ----------
+    settings
+        The settings of the stream's sending half.
+    """
+
+    def __init__(self, settings: SendSettings) -> None:
+        crc, markers = settings.crc, settings.markers
+        self._receiver = MpaReceiver(crc=crc, markers=markers)
+        self._sender = MpaSender(crc=crc, markers=markers)
+        self.lengths = Lengths(settings.mulpdu)
+        self._kept: dict[int, bytes] = {}  # by position
+
+    def forget(self, position: int) -> None:
+        """Forgets the FPDUs before a position, which the peer has acknowledged: their buffers may
+        have other octets now.
+        """
+        while self._kept and next(iter(self._kept)) < position:
+            del self._kept[next(iter(self._kept))]
+
+    def take(self, fpdu: SentFpdu) -> tuple[str, str] | None:
+        """Takes an FPDU; returns the octets that the model expects, and those of the FPDU, if these
+        differ.
+        """
+        octets = fpdu.octets
+        if Record.decode(fpdu.record).repeat:
+            expected = self._kept.get(fpdu.sequence, octets)
+        else:
+            received, *_ = self._receiver.receive(octets) or self._receiver.close()
+            if not isinstance(received, Fpdu):
+                return "a sound FPDU", f"{octets.hex()}: {received}"
+            header, payload = decode_segment(received.ulpdu)
+            if not self.lengths.fit(received.ulpdu):
+                return "the MULPDU", f"{header} and {len(payload)} octets"
+            self._kept[self._sender.position] = octets
+            expected = self._sender.send(header.encode() + payload)
+        return None if octets == expected else (expected.hex(), octets.hex())
+
+
 class _Stream(Stream):
     """A stream that the model follows."""
+
+    lengths: Lengths
 
     def __init__(
         self, *arguments: Any, crc: bool = True, markers: bool = False, **named: Any
@@ -278,8 +354,20 @@ class _Stream(Stream):
         self._sim.receivers[self.number].sink.post(qn, posted.length)
         return msn
 
-    def send_by(self, *arguments: Any) -> SendingHalf:
-        half = super().send_by(*arguments)
+    def send_by(
+        self, settings: SendSettings, leave: Callable[[list[bytes]], object]
+    ) -> SendingHalf:
+        half = super().send_by(settings, leave)
+        judge, take = SentJudge(settings), half.leave
+        self.lengths = judge.lengths
+
+        def left(fpdu: SentFpdu) -> None:
+            judge.forget(half.outstanding)
+            if complaint := judge.take(fpdu):
+                self._sim.differ(self.number, "an FPDU that it sends", *complaint)
+            take(fpdu)
+
+        half.leave = left  # type: ignore[method-assign]
         self._sim.receivers[self.number].sink.bounded = self.context.reads > 0
         post, sink = half.post, self._sim.receivers[self.number].sink
 
@@ -351,7 +439,16 @@ class _Stream(Stream):
 
 
 class _Region(MR):
-    """A region that the model follows."""
+    """A region that the model follows. One for a stream alone, as the sink of a Read, begins at any
+    Tagged Offset.
+    """
+
+    def __init__(self, pd: PD, buffer: Any, *arguments: Any, to: int = 0, **named: Any) -> None:
+        if named.get("stream") is not None:
+            sim = pd.context.transport
+            assert isinstance(sim, LockStep)
+            to = sim.rng.randint(0, (1 << 64) - len(buffer))
+        super().__init__(pd, buffer, *arguments, to=to, **named)
 
     def _enter(self, stag: int) -> None:
         super()._enter(stag)

@@ -111,8 +111,8 @@ class RelayStream:
         if segment != (expected := self._cut(segment)):
             same = len(commonprefix([segment, expected]))
             self.differences.append(
-                f"segment {self._next - 1} of stream {self.sid} is not that of the golden model from"
-                f" octet {same} on"
+                f"segment {self._next - 1} of stream {self.sid} is not that of the golden model"
+                f" from octet {same} on"
             )
         self.segments += 1
         for event in self.sink.receive(segment):

@@ -141,7 +141,7 @@ def test_the_first_chunk_is_short_and_the_bus_refuses_in_every_other_one() -> No
 
 @pytest.fixture
 def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr(mutation, "mutated", lambda mutants, seed, width, sends: planted)
+    monkeypatch.setattr(mutation, "mutated", lambda mutants, seed, width, sends, sctp: planted)
 
     def call(*arguments: object) -> Result:
         return CliRunner().invoke(app.app, ["mutate", "--segments", "20", *map(str, arguments)])
@@ -185,6 +185,11 @@ def test_bad_input_is_refused(command: Callable[..., Result]) -> None:
     for arguments in (["--mutants", 0], ["--segments", 0], ["--seed", -1]):
         result = command(*arguments)
         assert result.exit_code == outcome.BAD_INPUT and "noticed" not in result.stdout
+
+
+def test_sctp_is_refused_without_blocks_that_send(command: Callable[..., Result]) -> None:
+    result = command("--sctp")
+    assert result.exit_code == outcome.BAD_INPUT and "--sctp needs --send" in result.stderr
 
 
 def test_a_width_that_is_none_is_refused() -> None:

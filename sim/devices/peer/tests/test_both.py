@@ -161,7 +161,8 @@ def test_the_command_says_how_to_play_a_failure_again(monkeypatch: pytest.Monkey
     "arguments, says",
     [
         ("--both --bus-errors", "--both takes no --waves, no --bus-errors and no --streams"),
-        ("--loss 0.1", "--loss, --duplication and --reorder need --both"),
+        ("--loss 0.1", "--sctp, --loss, --duplication and --reorder need --both"),
+        ("--sctp", "--sctp, --loss, --duplication and --reorder need --both"),
         ("--both --loss 0.5", "0.3"),
     ],
 )

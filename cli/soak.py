@@ -141,19 +141,19 @@ def _play_both(
             f" {_count(tally.connections, 'session' if sctp else 'connection')},"
             f" {_count(tally.errors.total(), 'planned error')}, {_count(tally.cycles, 'cycle')};"
             f" {tally.messages / max(tally.seconds, 1e-3):.0f} messages per second\n"
-            f"{network_line(tally.network)}",
+            f"{network_line(tally.network, 'chunk' if sctp else 'FPDU')}",
             soft_wrap=True,
         )
         if failure is not None:
             raise typer.Exit(DIFFERS)
 
 
-def network_line(counts: Counter[str]) -> str:
-    """Returns a line with the counts of networks, and of FPDUs that were sent again."""
+def network_line(counts: Counter[str], unit: str = "FPDU") -> str:
+    """Returns a line with the counts of networks, and of FPDUs or chunks that were sent again."""
     return (
         f"network: {_count(counts['packets'], 'packet')}, {counts['lost']} lost,"
         f" {counts['doubled']} doubled, {counts['overtaken']} overtaken;"
-        f" {_count(counts['repeats'], 'FPDU')} sent again from host memory,"
+        f" {_count(counts['repeats'], unit)} sent again from host memory,"
         f" {counts['copies']} from copies"
     )
 

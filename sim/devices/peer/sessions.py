@@ -379,7 +379,7 @@ class Flow:
         self.cq.wake()
         message = _Message(body.octets, rsvdulp)
         peer.coming.append(message)
-        self._tally.kinds[kind.name.lower()] += 1
+        self._tally.kinds[f"{kind.name.lower()} message"] += 1
         return message
 
     def _post_untagged(self, peer: Flow, qn: int, number: int) -> None:

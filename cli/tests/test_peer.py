@@ -178,9 +178,10 @@ def test_a_step_of_the_disk_that_fails_ends_the_demonstration(
 @pytest.mark.long
 def test_an_unmodified_linux_and_the_gateware_verify_each_other(tmp_path: Path) -> None:
     capture = tmp_path / "demo.pcap"
-    result = rnic("demo", "--disk", "--bad-network", "--count", "5", "--pcap", str(capture))
+    options = "--disk", "--bad-network", "--sctp", "--count", "5", "--pcap", str(capture)
+    result = rnic("demo", *options)
     assert result.exit_code == 0, result.output
-    assert result.stdout.count("verified") == 11 and "sent again from host memory" in result.stderr
+    assert result.stdout.count("verified") == 19 and "sent again from host memory" in result.stderr
     played = CliRunner().invoke(app, ["sim", str(capture)])
     # A try to connect before rping listened is left out.
     assert (

@@ -232,7 +232,8 @@ class AssociationEnd:
         self._forwarded: dict[int, ExceptionPacket] = {}
         self._reported: set[int] = set()
         self._fresh = False  # there is something to acknowledge
-        self._known = self._established = self._ended = self._closed = False
+        self._known = self._established = self._closed = False
+        self.ended = False  #: gracefully, by either side
         self._reason = ""  # why the association has failed, or nothing
         self.failures: list[Report] = []
         network.ends.append(self)
@@ -253,7 +254,7 @@ class AssociationEnd:
     async def disconnect(self) -> None:
         """Ends the association, all of whose messages have ended (RFC 9260 section 9.2)."""
         cumulative = self._received.sack(0).cumulative.to_bytes(4, "big")
-        await self._ask(Chunk(ChunkType.SHUTDOWN, value=cumulative), lambda: self._ended)
+        await self._ask(Chunk(ChunkType.SHUTDOWN, value=cumulative), lambda: self.ended)
 
     async def _ask(self, chunk: AnyChunk, answered: Callable[[], bool]) -> None:
         """Sends a chunk until it is answered."""
@@ -277,14 +278,9 @@ class AssociationEnd:
             await asyncio.sleep(0)
         return True
 
-    def resize(self, mtu: int) -> None:
-        """Lets the path carry only shorter packets from now on."""
-        self._network.mtu = mtu
-        self.sender.resize(mtu)
-
     def close(self) -> None:
         """Frees everything. The kernel gets an ABORT unless the association has ended."""
-        if self._known and not self._ended:
+        if self._known and not self.ended:
             self._send(Chunk(ChunkType.ABORT))
         if self._known and not self._closed:
             self.association.close()
@@ -354,10 +350,10 @@ class AssociationEnd:
             case ChunkType.SHUTDOWN:
                 self._send(Chunk(ChunkType.SHUTDOWN_ACK))
             case ChunkType.SHUTDOWN_ACK:
-                self._ended = True
+                self.ended = True
                 self._send(Chunk(ChunkType.SHUTDOWN_COMPLETE))
             case ChunkType.SHUTDOWN_COMPLETE:
-                self._ended = True
+                self.ended = True
             case ChunkType.ABORT | ChunkType.ERROR if self._known:
                 self._reason = f"the kernel has sent {ChunkType(kind).name}: {value.hex()}"
 

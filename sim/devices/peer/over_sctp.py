@@ -50,7 +50,7 @@ STREAMS, SMALL = 3, 1000
 #: Octets of a buffer after its message has ended.
 _JUNK = b"\xdd"
 #: Seconds that an exchange may take.
-PATIENCE = 100.0
+PATIENCE = 300.0
 _UP = (
     "modprobe sctp",
     f"ip address replace {GUEST}/24 dev eth1",
@@ -245,7 +245,9 @@ PATHS = tuple(SctpPath(v6, udp) for udp in (True, False) for v6 in (False, True)
 async def associated(
     node: SctpNode, guest: Guest, network: SctpNetwork, path: SctpPath
 ) -> AsyncIterator[tuple[AssociationEnd, Relay]]:
-    """Sets an association with the kernel up, and ends it. Yields both ends."""
+    """Sets an association with the kernel up, and ends it; over IPv6 the kernel does that. Yields
+    both ends.
+    """
     address = GUEST6 if path.v6 else GUEST
     await _run(guest, f"sctp_relay {address} {PORT} {RELAY}")
     network.mtu = MTU
@@ -254,8 +256,11 @@ async def associated(
         async with Relay(guest.address(RELAY)) as relay:
             await end.connect(PORT)
             yield end, relay
-            await end.disconnect()
-            if not await end.until(lambda: relay.ended, PATIENCE):
+            if path.v6:
+                relay.finish()
+            else:
+                await end.disconnect()
+            if not await end.until(lambda: relay.ended and end.ended, PATIENCE):
                 raise Wrong("the kernel has not ended the association")
     finally:
         end.close()
@@ -310,7 +315,7 @@ async def _rows(
                     Exchange(node, end, relay, sid, count, size, network.rng)
                     for sid in range(STREAMS)
                 ]
-                await _exchange(end, exchanges, drops=network.bad)
+                await _exchange(end, network, exchanges)
                 for each in exchanges:
                     tally.messages += each.messages
                     tally.differences += each.complaints()
@@ -323,9 +328,9 @@ async def _rows(
     return rows
 
 
-async def _exchange(end: AssociationEnd, exchanges: list[Exchange], *, drops: bool) -> None:
-    """Waits until all messages have ended. With ``drops`` the path MTU drops when the first one has
-    ended.
+async def _exchange(end: AssociationEnd, network: SctpNetwork, exchanges: list[Exchange]) -> None:
+    """Waits until all messages have ended. On a bad network the path MTU drops when the first one
+    has ended, and this side knows of that a second later.
     """
 
     def served() -> list[Exchange]:
@@ -333,8 +338,10 @@ async def _exchange(end: AssociationEnd, exchanges: list[Exchange], *, drops: bo
             each.serve()
         return exchanges
 
-    if drops and await end.until(lambda: any(each.ended for each in served()), PATIENCE):
-        end.resize(SMALL)
+    if network.bad and await end.until(lambda: any(each.ended for each in served()), PATIENCE):
+        network.mtu = SMALL
+        await end.until(lambda: all(each.done for each in served()), 1.0)
+        end.sender.resize(SMALL)
         for each in exchanges:
             each.peer.resize(end.sender.mulpdu)
     if not await end.until(lambda: all(each.done for each in served()), PATIENCE):

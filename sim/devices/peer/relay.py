@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Self
 
 from ...model.ddp import DataSource
@@ -108,9 +109,10 @@ class RelayStream:
     def _place(self, segment: bytes) -> Iterator[tuple[Ppid, bytes]]:
         """Compares a segment with that of the golden model, and takes it."""
         if segment != (expected := self._cut(segment)):
+            same = len(commonprefix([segment, expected]))
             self.differences.append(
-                f"segment {self._next - 1} of stream {self.sid}: expected {expected.hex()},"
-                f" got {segment.hex()}"
+                f"segment {self._next - 1} of stream {self.sid} is not that of the golden model"
+                f" from octet {same} on"
             )
         self.segments += 1
         for event in self.sink.receive(segment):
@@ -195,3 +197,7 @@ class Relay:
         """Lets the kernel send chunks, unordered (RFC 5043 section 10)."""
         for ppid, payload in chunks:
             self._writer.write(_HEADER.pack(len(payload), ppid, sid, 1) + payload)
+
+    def finish(self) -> None:
+        """Lets the kernel end the association."""
+        self._writer.write_eof()

@@ -85,7 +85,7 @@ class Received:
             else:
                 gaps.append((at, at))
         duplicates, self.duplicates = tuple(self.duplicates), []
-        return SackChunk((self.next - 1) % _TSN, window, tuple(gaps), duplicates)
+        return SackChunk((self.next - 1) % _TSN, max(0, window), tuple(gaps), duplicates)
 
 
 class _Way(NamedTuple):
@@ -295,10 +295,11 @@ class AssociationEnd:
         while reports := self.association.poll():
             for report in reports:
                 self._report(report)
-        self.association.hand_back(self._network.sim.send_frame)
+        if self.association.hand_back(self._network.sim.send_frame):
+            self._fresh = True  # the window is open again
         if self._fresh:
             self._fresh = False
-            self._send(self._received.sack(_WINDOW))
+            self._send(self._received.sack(_WINDOW - self.association.held))
         self.sender.tick()
 
     def _report(self, report: Report) -> None:

@@ -370,7 +370,7 @@ class Cutter(wiring.Component):
         may = self._turn(
             m, now, fresh, first, sends, ends, length, leaves, stops, scant, marked, why)
         # Without plenty of credit it is compared first; a segment that is sent again needs none.
-        compares = Signal()
+        compares, goes = Signal(), Signal()  # ``goes``: it is cut in the next cycle
         control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial & ~holds),
@@ -379,6 +379,7 @@ class Cutter(wiring.Component):
             sends.eq(cut & may & (fits | bad)),
             leaves.eq((cut & (ends | ~may | ~fits)) | passes),
             compares.eq(scarce & ~again),
+            goes.eq((weighs & ~compares) | tests),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
             loads.eq(~valid | leaves),
             beyond.eq(now.left - mulpdu - 1),
@@ -389,8 +390,8 @@ class Cutter(wiring.Component):
         ]
         m.d.sync += [
             tests.eq(weighs & compares),
-            cuts.eq((weighs & ~compares) | tests),
-            cut.eq(((weighs & ~compares) | tests) & ~skips),
+            cuts.eq(goes),
+            cut.eq(goes & ~skips),
             passes.eq(takes & self.i.payload.partial),
             fresh.eq(Cat(takes, fresh)),
             first.eq(takes & self.i.payload.turn.first),

@@ -225,8 +225,7 @@ class QP(KnownQP):
         solicited
             SEND, SEND_WITH_INV: the peer shall get an event.
         fence
-            The request leaves after all earlier Reads are complete, so that the peer does not
-            change what they read (RFC 5040 section 5.5).
+            The request leaves after all earlier Reads are complete (RFC 5040 section 5.5).
         offset, length
             The part of a region; by default all of it.
         """
@@ -235,7 +234,6 @@ class QP(KnownQP):
         sends = opcode in (Opcode.SEND, Opcode.SEND_WITH_INV)
         if flag("solicited", solicited) and not sends:
             raise InvalidRequest("only a Send can be solicited")
-        fence = flag("fence", fence)
         rule = "a 32-bit Steering Tag (for SEND: 0)"
         stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
         to = any_integer("to", to)
@@ -270,7 +268,7 @@ class QP(KnownQP):
                 kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, bool(solicited)]
             request = _Request(
                 opcode, wr_id, message, length, stag, to, wire.control(kind), sink,
-                sink.stag if sink else 0, fence,
+                sink.stag if sink else 0, flag("fence", fence),
             )  # fmt: skip
             self._requests.append(request)
             self._unsent.append(request)

@@ -274,7 +274,7 @@ class SendingHalf:
     # -- messages ---------------------------------------------------------------------------------
 
     def post(
-        self, kind: Kind, body: Body, *, wr_id: object = None, fence: bool = False, **fields: int
+        self, kind: Kind, body: Body, *, wr_id: object = None, fence: int = False, **fields: int
     ) -> None:
         """Posts a message.
 

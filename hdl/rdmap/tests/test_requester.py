@@ -157,6 +157,14 @@ async def check(ctx, dut, segments):
     return got
 
 
+async def pulse(ctx, port, number):
+    ctx.set(port.payload, number)
+    ctx.set(port.valid, 1)
+    await ctx.tick()
+    ctx.set(port.valid, 0)
+    await ctx.tick().repeat(8)
+
+
 def bounded(seed, module=requester, rounds=40):
     """Compares slots and checks with the RFC, on some streams."""
     rng = random.Random(seed)
@@ -186,13 +194,6 @@ def bounded(seed, module=requester, rounds=40):
                 await turn(ctx, dut, rng, number, lives[number])
             await ctx.tick().repeat(SETTLED)
             await burst(ctx)
-
-    async def pulse(ctx, port, number):
-        ctx.set(port.payload, number)
-        ctx.set(port.valid, 1)
-        await ctx.tick()
-        ctx.set(port.valid, 0)
-        await ctx.tick().repeat(8)
 
     async def clear(ctx, number):
         await pulse(ctx, dut.cleared, number)

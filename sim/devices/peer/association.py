@@ -256,8 +256,8 @@ class AssociationEnd:
         self._fresh = False  # there is something to acknowledge
         self._known = self._established = self._closed = False
         self._lost = False  # the kernel has aborted the association, and gets no ABORT
-        #: When the SHUTDOWN ACK chunk is sent again, unless the kernel has answered the first one.
-        self._ends_again: float | None = None
+        #: When to let the kernel end the association for which it has asked, or to repeat that.
+        self._accepts_at: float | None = None
         self.ended = False  #: gracefully, by either side
         self._reason = ""  # why the association has failed, or nothing
         self.failures: list[Report] = []
@@ -324,9 +324,9 @@ class AssociationEnd:
         if self._fresh:
             self._fresh = False
             self._send(self._received.sack(_WINDOW))
-        if self._ends_again is not None and time.monotonic() > self._ends_again and not self.ended:
-            self._accept_end()
-        self.sender.tick()
+        outstanding = self.sender.tick() is not None
+        if self._accepts_at is not None and not outstanding and not self.ended:
+            self._accept_end(self._accepts_at)
 
     def _report(self, report: Report) -> None:
         if report.kind is Kind.SESSION:
@@ -403,7 +403,7 @@ class AssociationEnd:
             case ChunkType.HEARTBEAT:
                 self._send(Chunk(ChunkType.HEARTBEAT_ACK, value=value))
             case ChunkType.SHUTDOWN:
-                self._accept_end()
+                self._accepts_at = 0.0
             case ChunkType.SHUTDOWN_ACK:
                 self.ended = True
                 self._send(Chunk(ChunkType.SHUTDOWN_COMPLETE))
@@ -413,10 +413,14 @@ class AssociationEnd:
                 self._lost |= kind == ChunkType.ABORT
                 self._reason = f"the kernel has sent {ChunkType(kind).name}: {value.hex()}"
 
-    def _accept_end(self) -> None:
-        """Lets the kernel end the association. A kernel whose answer was lost answers again."""
-        self._ends_again = time.monotonic() + _AGAIN
-        self._send(Chunk(ChunkType.SHUTDOWN_ACK))
+    def _accept_end(self, at: float) -> None:
+        """Lets the kernel end the association, from a time on (RFC 9260 section 9.2).
+
+        No chunk of this side is outstanding. A kernel whose answer was lost answers again.
+        """
+        if (now := time.monotonic()) > at:
+            self._accepts_at = now + _AGAIN
+            self._send(Chunk(ChunkType.SHUTDOWN_ACK))
 
     def _begin(self, answer: InitChunk) -> None:
         """Gives the association to the device, before the kernel can send on it."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from ddp_rnic.hdl.spec.sctp import Function
 from ddp_rnic.sim.devices.guest.ethernet import Ethernet
 from ddp_rnic.sim.devices.peer import association
 from ddp_rnic.sim.devices.peer.association import AssociationEnd, Received, SctpNetwork
@@ -28,6 +29,7 @@ from ddp_rnic.sim.model.sctp import (
     SackChunk,
 )
 from ddp_rnic.sim.replay.paths import frame_of
+from ddp_rnic.sw_driver import CQ
 
 PORT, TAG, TSN = 4791, 0x1234, 100
 COOKIE = 7, b"biscuit!"
@@ -185,6 +187,29 @@ def test_an_init_ack_without_what_ddp_needs_fails(
 ) -> None:
     with pytest.raises(Wrong, match=said):
         meet(node, Stranger([answer]))
+
+
+def test_the_peer_ends_the_association_after_it_has_acknowledged_all(node: SctpNode) -> None:
+    """RFC 9260 section 9.2: "If there are still outstanding DATA chunks left, the SHUTDOWN chunk
+    receiver MUST continue to follow normal data transmission procedures".
+    """
+    stranger, cq = Stranger(), CQ(node.context)
+
+    def act(end: AssociationEnd) -> None:
+        end.sender.open(end.association.stream(0, node.pd, cq))
+        end.sender.control(0, Function.INITIATE)
+
+    def accepted(end: AssociationEnd) -> bool:
+        kinds = stranger.kinds()
+        if ChunkType.DATA in kinds:
+            stranger.send(Chunk(ChunkType.SHUTDOWN, value=bytes(4)))
+        if kinds.count(ChunkType.DATA) > 1:  # the chunk was sent again after a second
+            stranger.send(SackChunk(stranger.init.tsn))
+        else:
+            assert ChunkType.SHUTDOWN_ACK not in kinds
+        return ChunkType.SHUTDOWN_ACK in kinds
+
+    assert meet(node, stranger, act, accepted)
 
 
 def test_a_peer_whose_last_answer_was_lost_answers_again(node: SctpNode) -> None:

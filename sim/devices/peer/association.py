@@ -53,7 +53,7 @@ _ADDRESSES = {False: (GUEST, HOST), True: (GUEST6, HOST6)}
 _PORTS = 50_000
 #: Octets of a frame through the IP header of 20 octets, the protocol of whose packet it names.
 _SHORTEST = _IP + 20
-#: A SACK chunk has at most so many blocks and duplicates, and fits in a packet of 576 octets.
+#: The most blocks and duplicates of a SACK chunk, which fits in a packet of 576 octets then.
 _BLOCKS = 120
 #: The chunks whose flag T says that they have the Verification Tag of the other direction.
 _REFLECTED, _T = (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE), 1

@@ -292,7 +292,7 @@ def test_a_tsn_that_no_sack_chunk_can_report_ends_the_association(
 
 def test_a_sack_chunk_fits_in_a_packet() -> None:
     """RFC 9260 section 3.3.4: the gap blocks and duplicates are bounded by the MTU. The first gaps
-    are reported; the peer sends again what it takes for lost.
+    are reported; the peer sends the other chunks again.
     """
     received = Received(0)
     for tsn in (*range(1, 201, 2), *range(1, 4001, 2)):

@@ -49,7 +49,7 @@ HARMLESS = {
     "This TSN was acked prior to this retransmission (reneged ack?).",
 }
 #: Wireshark's words for a window of no octets. The kernel may close its window at any time: the
-#: relay takes nothing while the kernel has no room for what the relay sends.
+#: relay takes nothing while the kernel has no room for the relay's own messages.
 CLOSED = "Zero Advertised Receiver Window Credit"
 #: A filter for the kernel's packets.
 KERNEL = f"sctp.srcport == {PORT}"
@@ -81,7 +81,7 @@ def rows_of(folder: Path, count: int, size: int, rates: Rates | None) -> tuple[l
 
 
 def complaints(pcap: Path) -> set[str]:
-    """Returns the warnings and errors of Wireshark, except that the kernel has closed its window."""
+    """Returns Wireshark's warnings and errors, except that the kernel has closed its window."""
     return warnings(pcap, f"!({KERNEL})") | warnings(pcap, KERNEL) - {CLOSED}
 
 

@@ -20,6 +20,7 @@ from ....hdl.spec.net import SCTP_UDP_PORT, EtherType, Protocol
 from ....hdl.spec.path import SendPath
 from ....hdl.spec.sctp import Diversion
 from ....sw_driver import Association, Context, Report
+from ....sw_driver.base.errors import InvalidRequest
 from ....sw_driver.verbs.chunks import AssociationSender
 from ...engines.engine import ExceptionPacket
 from ...model.events import ProtocolError
@@ -50,6 +51,14 @@ _IP = len(LINK) + 2
 _ADDRESSES = {False: (GUEST, HOST), True: (GUEST6, HOST6)}
 #: The ports of this side begin here.
 _PORTS = 50_000
+#: Octets of a frame through the IP header of 20 octets, the protocol of whose packet it names.
+_SHORTEST = _IP + 20
+#: The most blocks and duplicates of a SACK chunk, which fits in a packet of 576 octets then.
+_BLOCKS = 120
+#: The chunks whose flag T says that they have the Verification Tag of the other direction.
+_REFLECTED, _T = (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE), 1
+#: RFC 9260 section 3.3.3: the least window of an INIT ACK chunk.
+_LEAST_WINDOW = 1500
 #: Seconds until a chunk that was not answered is sent again, and how often it is sent.
 _AGAIN, _TRIES = 1.0, 30
 MTU = 1500
@@ -63,9 +72,17 @@ class Received:
         self.ahead: set[int] = set()
         self.duplicates: list[int] = []
 
+    def _number(self, tsn: int) -> int:
+        """Returns the number of a TSN, which is the one closest to the next number."""
+        return self.next + (tsn - self.next + _TSN // 2) % _TSN - _TSN // 2
+
+    def reports(self, tsn: int) -> bool:
+        """Returns whether a SACK chunk can report a TSN: its offsets have 16 bits."""
+        return self._number(tsn) - self.next + 1 < 1 << 16
+
     def take(self, tsn: int) -> bool:
         """Notes a TSN; returns whether it is new."""
-        number = self.next + (tsn - self.next + _TSN // 2) % _TSN - _TSN // 2
+        number = self._number(tsn)
         if number < self.next or number in self.ahead:
             self.duplicates.append(tsn)
             return False
@@ -76,7 +93,10 @@ class Received:
         return True
 
     def sack(self, window: int) -> SackChunk:
-        """Returns the SACK chunk that reports them, and the duplicates since the last one."""
+        """Returns the SACK chunk that reports them, and the duplicates since the last one.
+
+        Blocks and duplicates that do not fit in a packet are left out (RFC 9260 section 3.3.4).
+        """
         gaps: list[tuple[int, int]] = []
         for number in sorted(self.ahead):
             at = number - self.next + 1
@@ -84,7 +104,9 @@ class Received:
                 gaps[-1] = gaps[-1][0], at
             else:
                 gaps.append((at, at))
-        duplicates, self.duplicates = tuple(self.duplicates), []
+            if len(gaps) == _BLOCKS:
+                break
+        duplicates, self.duplicates = tuple(self.duplicates[: _BLOCKS - len(gaps)]), []
         return SackChunk((self.next - 1) % _TSN, window, tuple(gaps), duplicates)
 
 
@@ -161,14 +183,14 @@ class SctpNetwork(LiveNetwork[bytes]):
 
     def _take(self, frame: bytes) -> None:
         """Takes a frame of no association that the device knows."""
+        if len(frame) < _SHORTEST:
+            return
         try:
             packet = Packet.parse(frame[_before_sctp(frame) :])
         except ProtocolError:
             return  # no SCTP, for example ICMPv6
         for end in self.ends:
-            if end.port == packet.destination:
-                for chunk in packet.chunks:
-                    end.take(chunk.encode())
+            end.receive(packet)
 
 
 def _before_sctp(frame: bytes) -> int:
@@ -233,6 +255,9 @@ class AssociationEnd:
         self._reported: set[int] = set()
         self._fresh = False  # there is something to acknowledge
         self._known = self._established = self._closed = False
+        self._lost = False  # the kernel has aborted the association, and gets no ABORT
+        #: When to let the kernel end the association for which it has asked, or to repeat that.
+        self._accepts_at: float | None = None
         self.ended = False  #: gracefully, by either side
         self._reason = ""  # why the association has failed, or nothing
         self.failures: list[Report] = []
@@ -280,7 +305,7 @@ class AssociationEnd:
 
     def close(self) -> None:
         """Frees everything. The kernel gets an ABORT unless the association has ended."""
-        if self._known and not self.ended:
+        if self._known and not self.ended and not self._lost:
             self._send(Chunk(ChunkType.ABORT))
         if self._known and not self._closed:
             self.association.close()
@@ -299,7 +324,9 @@ class AssociationEnd:
         if self._fresh:
             self._fresh = False
             self._send(self._received.sack(_WINDOW))
-        self.sender.tick()
+        outstanding = self.sender.tick() is not None
+        if self._accepts_at is not None and not outstanding and not self.ended:
+            self._accept_end(self._accepts_at)
 
     def _report(self, report: Report) -> None:
         if report.kind is Kind.SESSION:
@@ -313,6 +340,10 @@ class AssociationEnd:
             self._reason = f"the device takes the new TSN {report.tsn} for a repetition"
 
     def _acknowledge(self, tsn: int) -> bool:
+        """Notes a TSN that has arrived; returns whether it is new."""
+        if not self._received.reports(tsn):
+            self._reason = f"the kernel has sent the TSN {tsn}, which is beyond any window"
+            return False
         self._fresh = True
         return self._received.take(tsn)
 
@@ -322,7 +353,10 @@ class AssociationEnd:
             self._reported.remove(tsn)
             packet = self._forwarded.pop(tsn)
             if self._acknowledge(tsn):
-                self.association.hold(packet.reason, packet.octets)
+                try:
+                    self.association.hold(packet.reason, packet.octets)
+                except InvalidRequest as error:
+                    self._reason = f"the kernel has sent a message that is too long: {error}"
 
     def take_exception(self, packet: ExceptionPacket) -> None:
         """Takes a packet of the exception stream, if it is of this association."""
@@ -333,6 +367,27 @@ class AssociationEnd:
         elif packet.reason in (Diversion.EARLY, Diversion.FRAGMENT):
             self._forwarded[packet.sequence] = packet
             self._hold(packet.sequence)
+
+    def receive(self, packet: Packet) -> None:
+        """Takes a packet of no association that the device knows (RFC 9260 section 8.5.1)."""
+        if (packet.destination, packet.source) != (self.port, self._port_there):
+            return
+        kinds = []
+        for chunk in packet.chunks:
+            octets = chunk.encode()
+            kind, flags = octets[:2]
+            reflected = kind in _REFLECTED and flags & _T
+            if packet.tag == (self._tag_there if reflected else self._tag):
+                kinds.append(kind)
+                if not self._aborted:
+                    self.take(octets)
+        if kinds and self._aborted and ChunkType.ABORT not in kinds:
+            self._send(Chunk(ChunkType.ABORT))  # the first one was lost
+
+    @property
+    def _aborted(self) -> bool:
+        """True if this side has given up an association that had not ended."""
+        return self._closed and not self.ended
 
     def take(self, octets: bytes) -> None:
         """Takes a chunk other than DATA."""
@@ -348,18 +403,36 @@ class AssociationEnd:
             case ChunkType.HEARTBEAT:
                 self._send(Chunk(ChunkType.HEARTBEAT_ACK, value=value))
             case ChunkType.SHUTDOWN:
-                self._send(Chunk(ChunkType.SHUTDOWN_ACK))
+                self._accepts_at = 0.0
             case ChunkType.SHUTDOWN_ACK:
                 self.ended = True
                 self._send(Chunk(ChunkType.SHUTDOWN_COMPLETE))
             case ChunkType.SHUTDOWN_COMPLETE:
                 self.ended = True
             case ChunkType.ABORT | ChunkType.ERROR if self._known:
+                self._lost |= kind == ChunkType.ABORT
                 self._reason = f"the kernel has sent {ChunkType(kind).name}: {value.hex()}"
+
+    def _accept_end(self, at: float) -> None:
+        """Lets the kernel end the association, from a time on (RFC 9260 section 9.2).
+
+        No chunk of this side is outstanding. A kernel whose answer was lost answers again.
+        """
+        if (now := time.monotonic()) > at:
+            self._accepts_at = now + _AGAIN
+            self._send(Chunk(ChunkType.SHUTDOWN_ACK))
 
     def _begin(self, answer: InitChunk) -> None:
         """Gives the association to the device, before the kernel can send on it."""
-        self._tag_there, self._cookie = answer.tag, dict(answer.parameters)[_STATE_COOKIE]
+        cookie = dict(answer.parameters).get(_STATE_COOKIE)
+        if not answer.tag or cookie is None or answer.window < _LEAST_WINDOW:
+            return  # RFC 9260 section 3.3.3 forbids such an answer
+        self._tag_there, self._cookie = answer.tag, cookie
+        if min(answer.inbound, answer.outbound) < self._streams:
+            self._reason = (
+                f"the kernel has {answer.inbound} and {answer.outbound} streams, not at least"
+                f" {self._streams}"
+            )
         if answer.adaptation != ADAPTATION_DDP:
             self._reason = "the kernel does not indicate DDP (RFC 5043 section 5.1)"
         self._received = Received(answer.tsn)

@@ -425,6 +425,11 @@ class Association(KnownAssociation):
         with self.context.lock:
             self.check()
             self.context.service()
+            return self.pick(count)
+
+    def pick(self, count: int) -> list[Report]:
+        """Does the work of :meth:`poll`, without a look at the device before."""
+        with self.context.lock:
             if _MOVE <= (self.latest - self._past & _WORD) < 1 << 31:
                 self._past = self.latest - _RECENT & _WORD
                 for sid in range(self.count):

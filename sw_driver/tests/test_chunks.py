@@ -255,6 +255,9 @@ def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
     frames = bench.peer.frames
     assert len(set(frames)) == len({tsn_of(bench.path, each) for each in frames})
     assert (len(frames) > len(set(frames))) == (loss > 0)
+    # The peer has not counted the frames that were lost.
+    assert bench.sender.repeats >= len(frames) - len(set(frames)) and not bench.sender.copies
+    assert (bench.sender.repeats > 0) == (loss > 0)
 
 
 def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
@@ -333,6 +336,7 @@ def test_a_stream_that_fails_leaves_its_association_and_the_others_alive(bench: 
     assert found["good"] is WcStatus.SUCCESS
     assert found["bad"] is WcStatus.NOT_READ and found["later"] is WcStatus.FLUSHED
     assert all(found[number] is WcStatus.SUCCESS for number in range(6))
+    assert bench.sender.repeats + bench.sender.copies >= 4
     assert bench.peer.memory[1] == (bytes(range(200)) * 50)[:6000]
     assert bench.peer.memory[2] == (bytes(range(200)) * 50)[:9000]
 
@@ -352,6 +356,7 @@ def test_a_stream_is_closed_while_its_association_has_no_credit(bench: Bench) ->
     bench.until(lambda: {one.number, other.number} <= {name for name, _ in bench.ended()})
     found = dict(bench.ended())
     assert found[one.number] is WcStatus.FLUSHED and found[other.number] is WcStatus.SUCCESS
+    assert bench.sender.copies > 0  # chunks of the closed stream, whose TSNs the peer needs
 
 
 @pytest.mark.parametrize("path", [2, 3, 0], ids=["IPv4 UDP", "IPv6 UDP", "IPv4"])

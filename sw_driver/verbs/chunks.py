@@ -167,6 +167,9 @@ class AssociationSender:
     ----------
     mulpdu
         Octets of the longest DDP Segment.
+    repeats, copies
+        How many chunks have left again: from host memory, and from copies of their frames because
+        their stream has ended.
     """
 
     def __init__(
@@ -200,6 +203,7 @@ class AssociationSender:
         )
         self._given: object = None
         self._fragmented = 0  # packets that left in fragments
+        self.repeats = self.copies = 0
         self._allow()
 
     def _measure(self, mtu: int) -> int:
@@ -305,7 +309,9 @@ class AssociationSender:
     def leave(self, frame: SentFpdu) -> None:
         """Takes a frame that the device has sent."""
         record, flight = Record.decode(frame.record), self._flight
-        if not record.repeat:
+        if record.repeat:
+            self.repeats += 1
+        else:
             if frame.sequence != flight.next % _TSN:
                 raise TransportError(
                     f"a chunk left with the TSN {frame.sequence:#010x}, not"
@@ -385,5 +391,6 @@ class AssociationSender:
                 )  # fmt: skip
             else:
                 # The stream has ended, and the peer still has to get the TSN.
+                self.copies += 1
                 self._pass(chunk.frame)
         self._allow()

@@ -126,7 +126,8 @@ class SctpNetwork(LiveNetwork[bytes]):
     rates
         Those of :class:`.Network`; None: the network is good, and its MTU stays.
     counts
-        Those of :class:`.Network`, and how many packets were too ``long``.
+        Those of :class:`.Network`, how many packets were too ``long``, and how many chunks have
+        left again, from host memory (``repeats``) and from ``copies``.
     record
         Takes every frame before the network can lose it; None: nobody does.
     seed

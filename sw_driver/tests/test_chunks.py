@@ -7,6 +7,7 @@ places what arrives. RFC 9260 and RFC 5043 are the rules.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -385,6 +386,33 @@ def test_chunks_that_a_smaller_path_mtu_made_too_large_leave_in_fragments(
         stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 30_000), stag=2, to=0)
         bench.until(lambda: peer.memory.get(2) == octets)
         assert peer.joined == joined and max(peer.lengths) <= 700
+
+
+@pytest.mark.parametrize("path", [2, 3], ids=["IPv4", "IPv6"])
+def test_no_two_packets_of_a_device_have_the_number_of_their_fragments_in_common(
+    simulated: SimTransport, path: int
+) -> None:
+    """RFC 8200 section 4.5: the number must differ from that of "any other fragmented packet sent
+    recently with the same Source Address and Destination Address". A receiver keeps fragments of a
+    packet for a minute, and would join them with those of the next association.
+    """
+    numbers: list[int] = []
+
+    def put(octets: bytes) -> None:
+        ip: Any = Ether(octets).payload
+        numbers.append(ip.id if IP in ip else ip[IPv6ExtHdrFragment].id)
+
+    for _ in range(2):
+        with Device(simulated).open() as context:
+            for port in (4001, 4003):
+                sender = associate(context, ports=(port, 4002)).send_by(
+                    example_path(path), tsn=OWN, window=WINDOW, mtu=1100, transmit=put
+                )
+                sender.resize(700)
+                for _ in range(3):
+                    sender._pass(frame_of(example_path(path).headers, bytes(1000)))
+    found = Counter(numbers)
+    assert len(found) == 12 and set(found.values()) == {2}
 
 
 def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport) -> None:

@@ -202,7 +202,6 @@ class AssociationSender:
             )
         )
         self._given: object = None
-        self._fragmented = 0  # packets that left in fragments
         self.repeats = self.copies = 0
         self._allow()
 
@@ -336,8 +335,8 @@ class AssociationSender:
         if len(frame) - room_of(self._path) <= self._mtu:
             self._transmit(frame)
             return
-        self._fragmented += 1
-        for each in fragments_of(self._path, frame, self._mtu, self._fragmented):
+        number = self._context.number_packet()
+        for each in fragments_of(self._path, frame, self._mtu, number):
             self._transmit(each)
 
     def receive(self, chunk: bytes) -> None:

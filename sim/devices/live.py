@@ -235,8 +235,11 @@ class SimTransport(Transport):
         while True:
             with self._lock:
                 sim, library = self._caught_up(), self._library
-                busy = timeout or library.sim_sending(sim) or library.sim_leaving(sim)
-                interrupt = library.sim_wait(sim, _CYCLES if busy else _GLIMPSE)
+                for _ in range(_CYCLES // _GLIMPSE):
+                    interrupt = library.sim_wait(sim, _GLIMPSE)
+                    busy = timeout or library.sim_sending(sim) or library.sim_leaving(sim)
+                    if interrupt or not busy:
+                        break
                 self._check()
             if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
                 self._woken.clear()

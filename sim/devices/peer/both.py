@@ -37,6 +37,7 @@ from .end import TcpEnd, carry
 from .lockstep import LockStep
 from .network import Network, Packet, Rates
 from .sessions import play_sessions
+from .silence import Silence
 
 __all__ = ["Failure", "Tally", "config_of", "play"]
 
@@ -50,8 +51,10 @@ _MESSAGES, _CONNECTIONS, _TOGETHER = 400, (1, 2, 4, 8), 16
 #: Octets of the longest segments, the share of messages before which they change, and the share of
 #: connections whose TCP keeps copies.
 _MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000), 0.05, 0.2
-#: The share of buffers for messages of many turns.
-_LONG = 0.01
+#: The shares of messages that may have many segments, and of buffers for messages of many turns.
+_LONG, _LONGEST = 0.1, 0.002
+#: The share of messages whose success is not reported.
+_SILENT = 0.2
 #: RDMA Reads that an end may have outstanding.
 _READS = (1, 2, 16)
 #: Octets of pages on the bus, or None; probabilities that the bus or a port idles; and cycles that
@@ -184,7 +187,7 @@ def _devices(
             sim = _Repeatable(
                 config, seed=rng.getrandbits(30), page=rng.choice(_PAGES),
                 base=rng.randrange(1, 1 << 26) * _CARRY - rng.randrange(4 << 20), stalls=stalls,
-                faulty=each,
+                faulty=each, together=True,
             )  # fmt: skip
             sims.append(stack.enter_context(sim))
         found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
@@ -344,18 +347,27 @@ class _End:
 
     def prepare(self, qp: QP) -> None:
         """Posts buffers, before the peer can send."""
+        assert qp.stream.sending is not None
+        self._silence = Silence(qp.stream.sending)
         for _ in range(_DEPTH):
             self._post_buffer(qp)
 
     def _post_buffer(self, qp: QP) -> None:
         rng = self.rng
-        room = rng.choice((1, 64, 64, 64, 500, rng.randrange(1, 4000), rng.randrange(1, 70_000)))
-        if rng.random() < _LONG:
+        room = self._most(rng.randrange(1, 70_000))
+        if rng.random() < _LONGEST:
             room = rng.randrange(1 << 18)
         buffer = bytearray(room)
         qp.post_recv(buffer, wr_id=buffer)
         self.rooms.append(room)
         self.free.release()
+
+    def _most(self, long: int) -> int:
+        """Draws the octets that a message may have at most: seldom ``long``."""
+        rng = self.rng
+        if rng.random() < _LONG:
+            return rng.choice((3000, long))
+        return rng.choice((1, 64, 64, 64, 200, 500))
 
     def _length(self, most: int) -> int:
         rng = self.rng
@@ -375,7 +387,9 @@ class _End:
             await self._slots.acquire()
             if self.rng.random() < _CHANGES:
                 self._change_mulpdu()
+            self._silence.on = number < count - 1 and self.rng.random() < _SILENT
             kinds[kind](peer, number)
+            self._silence.on = False
             self._tally.kinds[kind] += 1
         self.posted = True
 
@@ -397,7 +411,7 @@ class _End:
         self.endpoint.qp.post_send(Opcode.SEND, body.posted, wr_id=number, solicited=asks)
 
     def _write(self, peer: _End, number: int) -> None:
-        length = self._length(self.rng.choice((64, 64, 3000, 60_000)))
+        length = self._length(self._most(60_000))
         body = self._body(length)
         at = self.rng.randint(0, _SPAN - length)
         peer.written[at : at + length] = body.octets
@@ -411,7 +425,7 @@ class _End:
         )
 
     def _read(self, peer: _End, number: int) -> None:
-        length = self._length(self.rng.choice((64, 64, 3000, 60_000)))
+        length = self._length(self._most(60_000))
         at = self.rng.randint(0, _SPAN - length)
         sink = bytearray(length)
         octets = peer.readable[at : at + length]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....hdl.spec import commands
 from ....hdl.spec.completion import Completion
@@ -80,6 +80,9 @@ class LockStep(SimTransport):
         The configuration of the gateware.
     seed
         The seed of the bus addresses.
+    together
+        The device receives all FPDUs that are sent before the next :meth:`wait` without a pause
+        between them, those of several streams mixed. The comparison follows in :meth:`wait`.
     options
         Further parameters of :class:`~..live.SimTransport`.
 
@@ -93,9 +96,19 @@ class LockStep(SimTransport):
         How many octets were placed and compared.
     """
 
-    def __init__(self, config: RnicConfig | None = None, *, seed: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        config: RnicConfig | None = None,
+        *,
+        seed: int = 1,
+        together: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(config, seed=seed, **options)
         self.seed, self.rng = seed, random.Random(seed)
+        self._together = together
+        #: What the model has placed, by stream, since the last comparison.
+        self._placed: dict[int, list[tuple[Placed, bytes]]] = {}
         self.memory = Memory()
         self.served: list[Callable[[], object]] = []
         self.octets = 0
@@ -110,12 +123,18 @@ class LockStep(SimTransport):
         # An attribute of this context alone.
         context.kinds = {Stream: _Stream, MR: _Region}  # type: ignore[misc]
         context.hand_on = partial(self._hand_on, context.hand_on)  # type: ignore[method-assign]
+        context.look = partial(self._look, context.look)  # type: ignore[method-assign]
         self._before = {name: context.registers.read(name) for name in _COUNTERS}
 
     def _hand_on(self, hand_on: Callable[[Completion], None], completion: Completion) -> None:
         """Counts the completions that are not of messages of a peer, and passes all on."""
         self._counts["DELIVERED"] += completion.kind is CompletionKind.SENT
         hand_on(completion)
+
+    def _look(self, look: Callable[..., bool], *given: Any) -> bool:
+        """Does the work of :meth:`.Context.look`. An idle device may have packets before it."""
+        waiting = self.sending
+        return look(*given) and not waiting
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
         assert self._context is not None
@@ -124,18 +143,40 @@ class LockStep(SimTransport):
                 self._send_one(stream, fpdu.position % 2**32, fpdu.octets, error)
 
     def _send_one(self, stream: int, sequence: int, octets: bytes, error: bool) -> None:
-        assert self._context is not None
-        self._post_slots(stream)
+        if stream not in self._placed:
+            self._post_slots(stream)
         super().send(stream, sequence, octets, error=error)
-        placed = self._expect(self.receivers[stream], stream, octets)
-        while self.sending or not self._context.look(SERVED):
+        placed = self._placed.setdefault(stream, [])
+        placed += self._expect(self.receivers[stream], stream, octets)
+        if not self._together:
+            self._receive_all()
+
+    def wait(self, timeout: float) -> None:
+        if self._placed:
+            self._receive_all()
+        else:
+            super().wait(timeout)
+
+    def compare(self) -> None:
+        """Compares everything that the device receives now; then memory may be given back."""
+        if self._placed:
+            self._receive_all()
+
+    def _receive_all(self) -> None:
+        """Lets the device receive everything that was sent, and compares the outcome."""
+        assert self._context is not None
+        while not self._context.look(SERVED):
             self.run(_CYCLES)
-        self._compare(stream, placed)
-        receiver = self.receivers[stream]
-        if receiver.observe is not None:
-            for event in receiver.delivered:
-                receiver.observe(event)
-        receiver.delivered.clear()
+        received = dict(self._placed)
+        self._placed.clear()
+        for stream, placed in received.items():
+            self._compare(stream, placed)
+        for stream in received:
+            receiver = self.receivers[stream]
+            if receiver.observe is not None:
+                for event in receiver.delivered:
+                    receiver.observe(event)
+            receiver.delivered.clear()
         for each in list(self.served):
             each()
 
@@ -204,12 +245,18 @@ class LockStep(SimTransport):
         assert self._context is not None
         owner = self._context.streams[stream]
         assert isinstance(owner, _Stream)
+        places = []
         for event, payload in placed:
-            if not payload:
-                continue
-            view, start = owner.memory_of(event)
-            if view is not None and view[start : start + len(payload)] != payload:
-                self.differ(stream, f"the octets of {event.header}", payload.hex(), "others")
+            view, start = owner.memory_of(event) if payload else (None, 0)
+            if view is not None:
+                places.append(_Place(event, view, start, payload))
+        for at, place in enumerate(places):
+            octets = place.octets
+            for later in places[at + 1 :]:
+                octets = later.over(place, octets)
+            if place.view[place.start : place.stop] != octets:
+                header = place.event.header
+                self.differ(stream, f"the octets of {header}", octets.hex(), "others")
         receiver = self.receivers[stream]
         if receiver.expected:
             self.differ(stream, "completions", receiver.expected[0][0], "none")
@@ -234,6 +281,27 @@ class LockStep(SimTransport):
                     f"gateware and golden model differ in {name}, seed {self.seed}:"
                     f" expected {count}, got {got}"
                 )
+
+
+class _Place(NamedTuple):
+    """Octets of a segment, and where they were placed in memory that ``view`` shows."""
+
+    event: Placed
+    view: memoryview
+    start: int
+    octets: bytes
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.octets)
+
+    def over(self, before: _Place, octets: bytes) -> bytes:
+        """Returns what an earlier segment's ``octets`` have become with this segment."""
+        start, stop = max(self.start, before.start), min(self.stop, before.stop)
+        if self.view is not before.view or start >= stop:
+            return octets
+        own = self.octets[start - self.start : stop - self.start]
+        return octets[: start - before.start] + own + octets[stop - before.start :]
 
 
 def _queue_of(event: Delivered) -> int | None:
@@ -433,6 +501,7 @@ class _Stream(Stream):
         super().fail(event)
 
     def _disable(self) -> None:
+        self._sim.compare()
         super()._disable()
         for gone in self._sim.memory.revoke_stream(self.number):
             self._sim.memory.forget(gone.stag)
@@ -452,7 +521,7 @@ class _Region(MR):
 
     def _enter(self, stag: int) -> None:
         super()._enter(stag)
-        self._memory.register(
+        self._sim.memory.register(
             Region(
                 stag=stag,
                 to=self.to,
@@ -466,13 +535,14 @@ class _Region(MR):
         )
 
     @property
-    def _memory(self) -> Memory:
+    def _sim(self) -> LockStep:
         sim = self.pd.context.transport
         assert isinstance(sim, LockStep)
-        return sim.memory
+        return sim
 
     def disabling(self) -> Steps[None]:
+        self._sim.compare()
         yield from super().disabling()
         if self._stag is not None:
-            self._memory.revoke(self._stag)
-            self._memory.forget(self._stag)
+            self._sim.memory.revoke(self._stag)
+            self._sim.memory.forget(self._stag)

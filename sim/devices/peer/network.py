@@ -14,6 +14,9 @@ __all__ = ["MOST", "LiveNetwork", "Network", "Packet", "Party", "Rates"]
 MOST = 0.3
 #: How many turns late a packet is that others overtake.
 _LATE = (2, 30)
+#: Turns without an arrival after which turns are left out, and the power of two that is at most
+#: left out at a time.
+_STILL, _LEAP = 8, 5
 
 
 class Rates(NamedTuple):
@@ -58,6 +61,9 @@ class Party(Protocol[_Any]):
 class Network(Generic[_Carried]):
     """Carries packets of any kind, of which each takes a turn or more.
 
+    Where nothing arrives for some turns, all wait for a timer: turns are left out then, more and
+    more of them, but never one in which a packet arrives.
+
     Parameters
     ----------
     rates, rng
@@ -75,6 +81,7 @@ class Network(Generic[_Carried]):
     def __init__(self, rates: Rates, rng: random.Random, counts: Counter[str]) -> None:
         self._rates, self.rng, self.counts = rates, rng, counts
         self.turn = self.moved = 0
+        self._still = 0  # turns since the last arrival that were not left out
         #: A heap of the packets on their way: turn and order of arrival, receiver, packet.
         self._flying: list[tuple[int, int, Party[_Carried], _Carried]] = []
         self._sent = 0
@@ -96,10 +103,17 @@ class Network(Generic[_Carried]):
 
     def deliver(self) -> None:
         """Begins the next turn, with the packets that arrive in it."""
-        self.turn += 1
+        self.turn = self._next()
+        self._still += 1
         while self._flying and self._flying[0][0] <= self.turn:
+            self._still = 0
             _, _, party, packet = heapq.heappop(self._flying)
             party.receive(packet)
+
+    def _next(self) -> int:
+        """Returns the number of the next turn."""
+        turn = self.turn + (1 << min(max(self._still - _STILL, 0), _LEAP))
+        return min(turn, self._flying[0][0]) if self._flying else turn
 
 
 class LiveNetwork(Network[_Carried]):
@@ -111,7 +125,9 @@ class LiveNetwork(Network[_Carried]):
 
     def deliver(self) -> None:
         """Delivers the packets that arrive by now."""
-        self.turn = int(1000 * (time.monotonic() - self._begun)) - 1
         super().deliver()
         # The programs have time limits of their own.
         self.moved = self.turn
+
+    def _next(self) -> int:
+        return int(1000 * (time.monotonic() - self._begun))

@@ -39,6 +39,7 @@ from .channel import Wrong
 from .end import carry
 from .lockstep import Lengths
 from .network import Network
+from .silence import Silence
 
 __all__ = ["Exceptions", "SctpEnd", "play_sessions"]
 
@@ -49,9 +50,12 @@ _TURN = 0.05
 #: streams of an association; and sessions of a stream, one after the other.
 _WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000), (1, 2, 5), (1, 2)
 #: Messages to an end that are under way, their longest tagged ones, and its buffers in each queue.
-_UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 8, 20_000, 4, 4
-#: The share of messages before which the MULPDU changes.
-_CHANGES = 0.05
+_UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
+#: The share of messages that may have many segments.
+_LONG = 0.1
+#: The shares of messages before which the MULPDU changes, and of those whose success is not
+#: reported.
+_CHANGES, _SILENT = 0.05, 0.2
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
@@ -190,7 +194,7 @@ class SctpEnd:
         """Processes the device's reports, and acknowledges chunks."""
         if self._wrong is not None:
             raise self._wrong
-        for report in self.association.poll(1 << 16):
+        for report in self.association.pick(1 << 16):
             if report.kind is Reported.CHUNK:
                 self._report(report.status, report.tsn)
             elif report.kind is Reported.CONTROL:
@@ -198,7 +202,8 @@ class SctpEnd:
                 self.flows[report.stream].functions.append(report.function)
             elif report.kind is Reported.SESSION:
                 raise Wrong(f"the device has ended a session: {report}")
-        self.association.hand_back(self._sim.send_frame)
+        if self.association.hand_back(self._sim.send_frame):
+            self._due = True  # the window is open again
         self.sender.tick()
         if self._due:
             self._due = False
@@ -222,7 +227,7 @@ class SctpEnd:
 
     def _sack(self) -> bytes:
         """Returns a frame with a SACK chunk."""
-        path, chunk = self._path, self._received.sack(_WINDOW)
+        path, chunk = self._path, self._received.sack(_WINDOW - self.association.held)
         packet = sctp.Packet(path.source_port, path.destination_port, path.tag, (chunk,))
         return frame_of(path.headers, packet.encode())
 
@@ -303,6 +308,7 @@ class Flow:
         end, self.rng, self._tally = self.end, rng, tally
         self.stream = end.association.stream(self.sid, end.pd, self.cq)
         self.half = end.sender.open(self.stream)
+        self._silence = Silence(self.half)
         self.lengths = Lengths(end.sender.mulpdu)
         self.bodies = Bodies(end.pd, rng)
         self.memory = bytearray(_UNDER_WAY * _LONGEST)
@@ -337,11 +343,17 @@ class Flow:
             self.cq.poll(1 << 16)
 
     def _post_buffer(self, qn: int) -> None:
-        room = self.rng.choice((1, 64, 500, self.rng.randrange(1, _LONGEST)))
+        room = self._most(self.rng.randrange(1, _LONGEST))
         buffer = bytearray(room)
         self.stream.post_recv(buffer, qn, wr_id=buffer)
         self._sink.post(qn, room)
         self.rooms[qn].append(room)
+
+    def _most(self, long: int) -> int:
+        """Draws the octets that a message may have at most: seldom ``long``."""
+        if self.rng.random() < _LONG:
+            return self.rng.choice((3000, long))
+        return self.rng.choice((1, 64, 64, 200, 500))
 
     def place(self, segment: bytes, order: int) -> None:
         """Lets the model receive a segment."""
@@ -362,11 +374,13 @@ class Flow:
                 await asyncio.sleep(0)
             if rng.random() < _CHANGES:
                 self.lengths.change(self.stream, rng.randint(516, self.end.sender.mulpdu))
+            self._silence.on = number < count - 1 and rng.random() < _SILENT
             qns = [qn for qn in range(_QUEUES) if peer.rooms[qn]]
             if qns and rng.random() < 0.5:
                 self._post_untagged(peer, rng.choice(qns), number)
             else:
                 self._post_tagged(peer, number)
+            self._silence.on = False
 
     def _post(self, peer: Flow, kind: Kind, most: int, number: int, **fields: int) -> _Message:
         rng = self.rng
@@ -390,7 +404,9 @@ class Flow:
         at = peer._count % _UNDER_WAY * _LONGEST
         peer._count += 1
         to = peer.target.to + at
-        self._post(peer, Kind.TAGGED, _LONGEST, number, stag=peer.target.stag, to=to).at = at
+        self._post(
+            peer, Kind.TAGGED, self._most(_LONGEST), number, stag=peer.target.stag, to=to
+        ).at = at
 
     # -- completions ------------------------------------------------------------------------------
 
@@ -398,7 +414,7 @@ class Flow:
         """Takes completions until as many messages have been sent, and have arrived."""
         sent = received = 0
         while sent < count or received < count:
-            for wc in self.cq.poll(64):
+            for wc in self.cq.pick(64):
                 if wc.status is not WcStatus.SUCCESS:
                     raise Wrong(f"{wc.opcode.name} completed with {wc.status.name}")
                 if wc.opcode is not Opcode.SENT:

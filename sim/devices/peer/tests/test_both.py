@@ -18,7 +18,7 @@ from ddp_rnic.sim.model.events import Delivered
 from typer.testing import CliRunner
 
 
-@pytest.mark.parametrize("width, messages", [(64, 300), *long((64, 20_000), (512, 5000))])
+@pytest.mark.parametrize("width, messages", [(64, 1000), *long((64, 200_000), (512, 20_000))])
 def test_two_devices_agree_with_each_other_and_with_the_model(width: int, messages: int) -> None:
     done: list[tuple[int, int]] = []
     tally = both.play(width, 3, messages, Rates(), progress=lambda *now: done.append(now))
@@ -26,9 +26,9 @@ def test_two_devices_agree_with_each_other_and_with_the_model(width: int, messag
     assert tally.messages >= messages and done[-1] == (messages, messages)
     assert tally.messages == tally.kinds.total() and len(tally.kinds) == 3
     assert tally.errors.total() >= 1 and tally.connections > tally.errors.total()
-    assert tally.octets > 500 * messages and tally.cycles * width // 8 > tally.octets
+    assert tally.octets > 100 * messages and tally.cycles * width // 8 > tally.octets
     network, packets = tally.network, tally.network["packets"]
-    assert packets > 5 * messages
+    assert packets > 2 * messages
     for count, rate in zip(("lost", "doubled", "overtaken"), Rates(), strict=True):
         assert 0.5 * rate < network[count] / packets < 2 * rate
     assert network["repeats"] > network["copies"] > 0
@@ -122,7 +122,7 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
         (other_octets, "arrived as another one"),
         (other_source, "octets got others"),
         (an_end_at_hand_over, "differ in an FPDU that it sends"),
-        (a_repeat_of_other_octets, "differ in an FPDU that it sends"),
+        (a_repeat_of_other_octets, "differ in an FPDU that it sends|could not read a message"),
     ],
 )
 def test_a_bug_is_found(
@@ -175,7 +175,7 @@ def test_the_command_refuses_what_two_devices_do_not_have(arguments: str, says: 
 # -- over SCTP -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width, messages", [(64, 60), *long((64, 5000), (512, 1000))])
+@pytest.mark.parametrize("width, messages", [(64, 200), *long((64, 20_000), (512, 3000))])
 def test_two_devices_agree_over_sctp(width: int, messages: int) -> None:
     tally = both.play(width, 7, messages, Rates(), sctp=True)
     assert tally.failure is None

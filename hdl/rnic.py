@@ -471,6 +471,7 @@ class Rnic(wiring.Component):
     def _read(self, m, source):
         """Adds the bounds of RDMA Reads: ORD, and the check of responses."""
         delivery, cleared = m.submodules.delivery, m.submodules.commit.cleared
+        streams = m.submodules.control.streams
         m.submodules.reads = reads = DeliveredReads(self.config.streams)
         if not self.config.responder:
             wiring.connect(m, delivery.messages, reads.i)
@@ -481,6 +482,8 @@ class Rnic(wiring.Component):
         m.d.comb += [
             source.cleared.valid.eq(cleared.valid),
             source.cleared.payload.eq(cleared.payload),
+            source.stopped.valid.eq(streams.valid & ~streams.payload.entry.enable),
+            source.stopped.payload.eq(streams.payload.index),
         ]
 
     def _frame(self, m, source):

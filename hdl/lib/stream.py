@@ -57,7 +57,7 @@ def copies(m, value, count, *, name):
 def ram_style(shape, depth):
     """Returns the kind of memory for ``depth`` items of ``shape``, synthesis' ``ram_style``.
 
-    At most 64 items of at most 144 bits lie in distributed RAM, which costs at most 144 LUT4 for
+    At most 64 items of at most 144 bits lie in distributed RAM, which takes at most 216 LUT4 for
     each block RAM that it saves. An ECP5 has 400 LUT4 for each of its block RAMs.
     """
     few = depth <= 64 and Shape.cast(shape).width <= 144
@@ -331,7 +331,8 @@ class Prefetch(wiring.Component):
 
     Latency: 4 cycles from ``some`` to ``o``; the writer writes an item one cycle before it raises
     ``some`` for it. Throughput: one write and one item per cycle. Reset: nothing was read. Errors:
-    none. The output is a register; ``pop`` is combinational from ``some``.
+    none. The output is a register; ``pop`` is combinational from ``some``. A small ring lies in
+    distributed RAM (:func:`ram_style`), and takes as many cycles.
 
     If ``relaxed``, the block RAM's output register is the output, and ``o.ready`` leads to the
     block RAM: 2 cycles from ``some`` to ``o``, and ``pop`` is combinational from ``o.ready`` too.

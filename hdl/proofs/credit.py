@@ -186,7 +186,6 @@ class Within(Harness):
             m.d.comb += table.followed.eq(self.stream)
         self.polite(dut.i)
         self.polite(dut.opens)
-        self.polite(dut.i)
         assume_mulpdus(self)
         self._turns(m)
         self._position(m)

@@ -36,8 +36,8 @@ class End(wiring.Component):
 
     Members
     -------
-    ord, reads : In
-        Constants: its ORD, and the Reads that it has.
+    ord, reads, fence : In
+        Constants: its ORD, and the Reads that it has; whether each waits for all those before it.
     go, stops : In(1)
         A turn begins or ends now, if it can; a response stops before its end.
     request, response : In(1)
@@ -56,8 +56,8 @@ class End(wiring.Component):
         self.slots = requester.ReadSlots(STREAMS, SLOTS)
         self.alternation = alternation
         super().__init__({
-            "ord": In(range(SLOTS + 1)), "reads": In(range(MOST + 1)), "go": In(1), "stops": In(1),
-            "request": In(1), "response": In(1), "asks": Out(1), "answers": Out(1),
+            "ord": In(range(SLOTS + 1)), "reads": In(range(MOST + 1)), "fence": In(1), "go": In(1),
+            "stops": In(1), "request": In(1), "response": In(1), "asks": Out(1), "answers": Out(1),
             "left": Out(range(MOST + 1)), "asked": Out(range(MOST + 1)), "rests": Out(1),
             "late": Out(1)})
 
@@ -106,7 +106,8 @@ class End(wiring.Component):
         m.d.comb += [
             self.late.eq(own & found & waited),
             slots.begins.eq(own),
-            slotless.eq(own & slots.room.bounded & ~slots.room.slots.any()),
+            slotless.eq(own & slots.room.bounded & (
+                ~slots.room.slots.any() | (self.fence & ~slots.room.idle))),
             self.asks.eq(own & ~slotless),
             slots.taken.valid.eq(self.asks),
             self.answers.eq(ends & responds & ~self.stops),
@@ -132,8 +133,9 @@ class End(wiring.Component):
 
 class Answering(Harness):
     """Proves that an end leaves no request unanswered, whatever its own Reads wait for, and answers
-    in every other turn at least; that none of its Reads waits while a slot is free; and that it
-    never has more outstanding than its ORD.
+    in every other turn at least; that none of its Reads waits while a slot is free, or with a fence
+    while none is outstanding; and that it never has more outstanding than its ORD, or than one with
+    a fence.
 
     The peer may do anything that RFC 5040 allows, even answer nothing. Bounded: for the first
     ``DEPTH`` cycles.
@@ -144,7 +146,7 @@ class Answering(Harness):
     def rules(self, m):
         dut = self.dut
         outstanding = Signal(range(MOST + 2))
-        for port in (dut.ord, dut.reads):
+        for port in (dut.ord, dut.reads, dut.fence):
             value = self.any(port.shape(), name="constant", constant=True)
             self.drive(port, value)
         self.assume(dut.ord <= SLOTS)
@@ -152,10 +154,11 @@ class Answering(Harness):
         self.assume(if_(dut.response, outstanding != 0))
         m.d.sync += outstanding.eq(outstanding + dut.asks - dut.response)
         self.always(if_(dut.rests, dut.asked == 0), "a request without an answer")
-        self.always(if_(dut.rests & (dut.left != 0), outstanding >= dut.ord),
+        most = Mux(dut.fence & (dut.ord != 0), 1, dut.ord)
+        self.always(if_(dut.rests & (dut.left != 0), outstanding >= most),
                     "a Read that waits for a free slot")
         self.always(~dut.late, "requests that wait for turns of the end's own")
-        self.always(outstanding <= dut.ord, "too many Reads")
+        self.always(outstanding <= most, "too many Reads")
         m.d.comb += [
             Cover(dut.rests & (dut.left == 1) & (dut.ord == 2), "all slots are taken"),
             Cover(dut.rests & (dut.left == 0) & (dut.ord == 1) & (dut.reads == 2), "all is read"),
@@ -167,7 +170,7 @@ class Pair(wiring.Component):
 
     Members
     -------
-    ord, reads, go, stops : In().array(2)
+    ord, reads, fence, go, stops : In().array(2)
         Those of each :class:`End`.
     delivers : In(2).array(2)
         The next request to an end is delivered; the next response.
@@ -181,7 +184,7 @@ class Pair(wiring.Component):
         self.ends = End(**modules), End(**modules)
         members = self.ends[0].signature.members
         super().__init__({
-            **{name: members[name].array(2) for name in ("ord", "reads", "go", "stops")},
+            **{name: members[name].array(2) for name in ("ord", "reads", "fence", "go", "stops")},
             "delivers": In(2).array(2), "rests": Out(1), "waits": Out(1)})
 
     def elaborate(self, platform):
@@ -190,7 +193,7 @@ class Pair(wiring.Component):
         rests, waits = C(1), C(0)
         for number, end in enumerate(self.ends):
             peer = self.ends[1 - number]
-            for name in ("ord", "reads", "go", "stops"):
+            for name in ("ord", "reads", "fence", "go", "stops"):
                 m.d.comb += getattr(end, name).eq(getattr(self, name)[number])
             for bit, (port, leaves) in enumerate((
                 (end.request, peer.asks), (end.response, peer.answers),
@@ -217,7 +220,7 @@ class Together(Harness):
     def rules(self, m):
         dut = self.dut
         for number in range(2):
-            for port in (dut.ord[number], dut.reads[number]):
+            for port in (dut.ord[number], dut.reads[number], dut.fence[number]):
                 value = self.any(port.shape(), name="constant", constant=True)
                 self.drive(port, value)
             self.assume((dut.ord[number] != 0) & (dut.ord[number] <= SLOTS))

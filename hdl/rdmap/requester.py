@@ -76,13 +76,14 @@ class Expected(data.StructLayout):
             "sink": Sink()})
 
 
-class _Op(enum.Enum, shape=2):
+class _Op(enum.Enum, shape=3):
     """A step that changes the account of a stream."""
 
     CLEAR = 0  #: the stream was set up anew
     TAKE = 1  #: a Read takes a slot
     SET = 2  #: the host writes its ORD
     FREE = 3  #: a response was delivered
+    STOP = 4  #: the stream was disabled
 
 
 class _Account(data.StructLayout):
@@ -92,6 +93,8 @@ class _Account(data.StructLayout):
     -------
     bounded : 1
         Its ORD was written since the stream was set up; otherwise it has no bound.
+    stopped : 1
+        The stream was disabled since then: its messages wait for no Read any more.
     ord, used : range(reads + 1)
         Slots that its Reads may take, and that they have taken.
     count : range(2 * reads)
@@ -100,15 +103,17 @@ class _Account(data.StructLayout):
 
     def __init__(self, reads):
         super().__init__({
-            "bounded": 1, "ord": range(reads + 1), "used": range(reads + 1),
+            "bounded": 1, "stopped": 1, "ord": range(reads + 1), "used": range(reads + 1),
             "count": range(2 * reads)})
 
 
 class _Room(data.StructLayout):
-    """The ``slots`` that the Reads of a turn may take, if they are ``bounded`` (1)."""
+    """The ``slots`` that the Reads of a turn may take, if they are ``bounded`` (1), and whether its
+    stream has no Read outstanding: ``idle`` (1).
+    """
 
     def __init__(self, reads):
-        super().__init__({"bounded": 1, "slots": range(reads + 1)})
+        super().__init__({"bounded": 1, "slots": range(reads + 1), "idle": 1})
 
 
 def read_ports(streams, reads):
@@ -118,6 +123,7 @@ def read_ports(streams, reads):
     number = range(streams)
     return {
         "cleared": In(stream.Signature(number, always_ready=True)),
+        "stopped": In(stream.Signature(number, always_ready=True)),
         "ords": In(stream.Signature(ReadLimit(streams, reads))),
         "freed": In(stream.Signature(number)),
         "expected": Out(stream.Signature(Expected(streams, reads), always_ready=True)),
@@ -131,7 +137,8 @@ class ReadSlots(wiring.Component):
 
     A look-up in each turn of a stream says how many slots are free then. The turn may take these,
     and no other one of the stream begins before that. A slot that becomes free, and a new ORD, wake
-    the stream, after the look-up can see them. So no Read waits for a slot that is free.
+    the stream, after the look-up can see them. So no Read waits for a slot that is free. A stream
+    that is disabled is woken, too: its messages wait for nothing then, and fail.
 
     Latency: 4 cycles from ``look`` to ``room``; up to 8 from ``taken`` to ``expected``; 4 from a
     step to a look-up that sees it. Throughput: a step in 2 cycles; a Read that takes a slot comes
@@ -147,6 +154,8 @@ class ReadSlots(wiring.Component):
     -------
     cleared : In(stream.Signature(range(streams), always_ready=True))
         A stream that was set up anew, and has no bound until ``ords``. At most one in 8 cycles.
+    stopped : In(stream.Signature(range(streams), always_ready=True))
+        A stream that was disabled. At most one in 8 cycles.
     ords : In(stream.Signature(ReadLimit(streams, reads)))
     taken : In(stream.Signature(Taken(streams), always_ready=True))
         A Read of the turn, if that has ``slots`` for it or is not ``bounded``. At most one in 2
@@ -186,25 +195,31 @@ class ReadSlots(wiring.Component):
 
         # A Read is cut in 2 cycles, so that its store never has many; other steps wait for it.
         clears, cleared = Signal(), Signal(range(self.streams))
+        stops, stopped = Signal(), Signal(range(self.streams))
         op, step, free = Signal(_Op), accounts.step, Signal()
-        first = Signal(3)  # the next step is one of these
+        first = Signal(4)  # the next step is one of these
+        others = clears | takes.o.valid | stops
         m.d.sync += free.eq(~step.valid)
+        with m.If(free & first[0]):
+            m.d.sync += clears.eq(0)
+        with m.If(free & first[2]):
+            m.d.sync += stops.eq(0)
         with m.If(self.cleared.valid):
             m.d.sync += [clears.eq(1), cleared.eq(self.cleared.payload)]
-        with m.Elif(free):
-            m.d.sync += clears.eq(0)
+        with m.If(self.stopped.valid):
+            m.d.sync += [stops.eq(1), stopped.eq(self.stopped.payload)]
         m.d.comb += [
-            first.eq(Cat(clears, takes.o.valid & ~clears,
-                         self.ords.valid & wakes.half & ~clears & ~takes.o.valid)),
+            first.eq(Cat(clears, takes.o.valid & ~clears, stops & ~clears & ~takes.o.valid,
+                         self.ords.valid & wakes.half & ~others)),
             takes.o.ready.eq(free & ~clears),
-            self.ords.ready.eq(free & first[2]),
+            self.ords.ready.eq(free & first[3]),
             self.freed.ready.eq(free & wakes.half & ~first.any()),
             step.valid.eq(free & (first.any() | (self.freed.valid & wakes.half))),
             op.eq(_Op.FREE),
             step.payload.eq(self.freed.payload),
         ]
         for bit, (kind, number) in enumerate((
-            (_Op.CLEAR, cleared), (_Op.TAKE, takes.o.payload.stream),
+            (_Op.CLEAR, cleared), (_Op.TAKE, takes.o.payload.stream), (_Op.STOP, stopped),
             (_Op.SET, self.ords.payload.stream),
         )):
             with m.If(first[bit]):
@@ -219,13 +234,14 @@ class ReadSlots(wiring.Component):
             turns.i.valid.eq(came[2]),
             turns.o.ready.eq(self.begins),
             self.room.eq(turns.o.payload),
-            self.reading.eq(clears | takes.o.valid | self.freed.valid | wakes.o.valid
+            self.reading.eq(clears | stops | takes.o.valid | self.freed.valid | wakes.o.valid
                          | delayed(m, 1, step.valid, "began") | accounts.steps),
         ]
         m.d.sync += [
             came.eq(Cat(self.look.valid, came)),
-            room.bounded.eq(account.bounded),
+            room.bounded.eq(account.bounded & ~account.stopped),
             room.slots.eq(Mux(account.ord > account.used, account.ord - account.used, 0)),
+            room.idle.eq(~account.used.any()),
         ]
         return m
 
@@ -237,14 +253,15 @@ class ReadSlots(wiring.Component):
         ord = delayed(m, 3, self.ords.payload.ord, "ord")
         m.d.comb += [
             becomes.eq(found),
-            counts.eq(found.bounded & (op == _Op.TAKE)),
+            counts.eq(found.bounded & ~found.stopped & (op == _Op.TAKE)),
             expected.stream.eq(number),
             expected.count.eq(becomes.count),
             expected.bounded.eq(becomes.bounded),
             expected.takes.eq(counts),
             expected.sink.eq(delayed(m, 3, m.submodules.takes.o.payload.sink, "sink")),
             self.expected.valid.eq(accounts.steps & (op != _Op.FREE)),
-            wakes.i.valid.eq(accounts.steps & ((op == _Op.SET) | (op == _Op.FREE))),
+            wakes.i.valid.eq(accounts.steps & (
+                (op == _Op.SET) | (op == _Op.FREE) | (op == _Op.STOP))),
             wakes.i.payload.eq(number),
         ]
         with m.Switch(op):
@@ -260,6 +277,8 @@ class ReadSlots(wiring.Component):
                 ]
             with m.Case(_Op.FREE):
                 m.d.comb += becomes.used.eq(found.used - found.used.any())
+            with m.Case(_Op.STOP):
+                m.d.comb += becomes.stopped.eq(1)
 
 
 class DeliveredReads(wiring.Component):

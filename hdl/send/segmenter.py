@@ -84,8 +84,8 @@ class _Prepared(data.StructLayout):
 
     Members
     -------
-    stream, tagged, control, read, rsvdulp, qn, refused, signaled, entries, partial, last, turn
-        As in :class:`~.work.SendMessage`.
+    stream, tagged, control, read, rsvdulp, qn, refused, signaled, fence, entries, partial, last
+        As in :class:`~.work.SendMessage`, and so is ``turn``.
     further
         Its pieces after the first.
     name : 32
@@ -103,7 +103,7 @@ class _Prepared(data.StructLayout):
         super().__init__({
             **{name: message[name].shape for name in (
                 "stream", "tagged", "control", "read", "rsvdulp", "qn", "refused", "signaled",
-                "entries", "partial", "last", "turn")},
+                "fence", "entries", "partial", "last", "turn")},
             "further": message["pieces"].shape, "name": 32, "at": 64, "left": 33, "done": 32})
 
 
@@ -219,8 +219,8 @@ class Preparation(wiring.Component):
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
-        same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "entries",
-                "partial", "last", "turn")
+        same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "fence",
+                "entries", "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(queue.half),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
@@ -271,7 +271,8 @@ class Cutter(wiring.Component):
     A Read Request takes a slot of its stream with its first segment, which says what the response
     has to be; :class:`~..rdmap.requester.ReadSlots` has them. Without a free one the message stops
     as for want of credit, and the stream gets another turn once a slot is free; before that, if
-    Read Responses are to be sent: they never wait for the stream's own Reads.
+    Read Responses are to be sent: they never wait for the stream's own Reads. So does a message
+    with a ``fence`` while a Read of its stream is outstanding.
 
     A session control message has one segment, with its Function Code as header, and no MSN. It is
     refused on a stream over MPA, or if it is longer than the MULPDU.
@@ -304,7 +305,7 @@ class Cutter(wiring.Component):
     begun, allowed, refunds, queue, front
         With ``associations`` only: ``set``, ``limits``, ``refunds``, ``look`` and ``front`` of
         :class:`~.associations.AssociationCredit`.
-    ords, cleared, freed, expected, wake, reading
+    ords, cleared, stopped, freed, expected, wake, reading
         With ``reads`` only, as the next one: those of :class:`~..rdmap.requester.ReadSlots`.
     sinks : In(stream.Signature(Sink(), always_ready=True))
         The sink of each Read Request, before it comes; at most 16 of them.
@@ -370,7 +371,7 @@ class Cutter(wiring.Component):
         may = self._turn(
             m, now, fresh, first, sends, ends, length, leaves, stops, scant, marked, why)
         # Without plenty of credit it is compared first; a segment that is sent again needs none.
-        compares = Signal()
+        compares, goes = Signal(), Signal()  # ``goes``: it is cut in the next cycle
         control = now.control & self.sctp
         m.d.comb += [
             weighs.eq(valid & self.go & ~cuts & ~tests & ~now.partial & ~holds),
@@ -379,6 +380,7 @@ class Cutter(wiring.Component):
             sends.eq(cut & may & (fits | bad)),
             leaves.eq((cut & (ends | ~may | ~fits)) | passes),
             compares.eq(scarce & ~again),
+            goes.eq((weighs & ~compares) | tests),
             length.eq(Mux(bad, 0, Mux(ends, rest, room))),
             loads.eq(~valid | leaves),
             beyond.eq(now.left - mulpdu - 1),
@@ -389,8 +391,8 @@ class Cutter(wiring.Component):
         ]
         m.d.sync += [
             tests.eq(weighs & compares),
-            cuts.eq((weighs & ~compares) | tests),
-            cut.eq(((weighs & ~compares) | tests) & ~skips),
+            cuts.eq(goes),
+            cut.eq(goes & ~skips),
             passes.eq(takes & self.i.payload.partial),
             fresh.eq(Cat(takes, fresh)),
             first.eq(takes & self.i.payload.turn.first),
@@ -558,14 +560,14 @@ class Cutter(wiring.Component):
 
     def _reads(self, m, first, now, takes, sends, bad, leaves):
         """Adds the slots of Reads; returns whether the message to be cut needs one that is not
-        free.
+        free, or waits until all of them are.
         """
         if self.slots is None:
             return C(0)
         m.submodules.slots = slots = self.slots
         m.submodules.sinks_ = sinks = Store(Sink(), depth=QUEUE)
         wiring.connect(m, wiring.flipped(self.sinks), sinks.i)
-        for name in ("ords", "cleared", "freed"):
+        for name in ("ords", "cleared", "stopped", "freed"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(slots, name))
         for name in ("expected", "wake"):
             wiring.connect(m, getattr(slots, name), wiring.flipped(getattr(self, name)))
@@ -574,15 +576,17 @@ class Cutter(wiring.Component):
             m.d.sync += begins.eq(~self.i.payload.done.any())
         with m.Elif(sends):
             m.d.sync += begins.eq(0)
-        needs = now.read & begins & ~now.turn.repeat
+        starts = begins & ~now.turn.repeat
+        needs = now.read & starts
         taken, lacks = needs & sends & ~bad, Signal(name="lacks")
         with m.If(first):
             m.d.sync += room.eq(slots.room)
         with m.Elif(taken):
-            m.d.sync += room.slots.eq(room.slots - 1)
+            m.d.sync += [room.slots.eq(room.slots - 1), room.idle.eq(0)]
         found = data.View(room.shape(), Mux(first, slots.room, room))
         m.d.sync += [
-            lacks.eq(needs & found.bounded & ~found.slots.any()),
+            lacks.eq(found.bounded & (
+                (needs & ~found.slots.any()) | (now.fence & starts & ~found.idle))),
             slots.taken.valid.eq(taken),
             slots.taken.payload.stream.eq(now.stream),
             slots.taken.payload.sink.eq(sinks.o.payload),
@@ -773,7 +777,7 @@ class Segmenter(wiring.Component):
         The entries of a turn follow each other.
     mulpdus, msns, opens, limits, closes, begun, allowed, refunds, queue, front, results
         As in :class:`Cutter`.
-    ords, cleared, freed, expected, wake, reading
+    ords, cleared, stopped, freed, expected, wake, reading
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
     reserved : In(stream.Signature(TAG_BITS, always_ready=True))
@@ -842,7 +846,7 @@ class Segmenter(wiring.Component):
         if self.reads:
             wiring.connect(m, reader.sinks, cutter.sinks)
             m.d.comb += self.reading.eq(cutter.reading)
-            for name in ("ords", "cleared", "freed"):
+            for name in ("ords", "cleared", "stopped", "freed"):
                 wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
             for name in ("expected", "wake"):
                 wiring.connect(m, getattr(cutter, name), wiring.flipped(getattr(self, name)))

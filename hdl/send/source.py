@@ -71,7 +71,7 @@ class DataSource(wiring.Component):
         is woken by a new limit.
     waits
         As in :class:`~.rings.RingReader`.
-    ords, cleared, freed, expected
+    ords, cleared, stopped, freed, expected
         With ``config.reader`` only: those of :class:`~.segmenter.Cutter`.
     stream, pd, enable, index, entry, slot, page
         As in :class:`~.checks.PartCheck`.
@@ -137,7 +137,7 @@ class DataSource(wiring.Component):
     @property
     def _reads(self):
         """The names of the members for outstanding Reads."""
-        return ("ords", "cleared", "freed", "expected") if self.config.reader else ()
+        return ("ords", "cleared", "stopped", "freed", "expected") if self.config.reader else ()
 
     def _responses(self):
         """Returns the names of the members for Read Responses."""
@@ -280,7 +280,7 @@ class DataSource(wiring.Component):
         ``free``.
         """
         segmenter, nudge = self.segmenter, self.rings.nudge
-        for name in ("ords", "cleared", "freed"):
+        for name in ("ords", "cleared", "stopped", "freed"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(segmenter, name))
         wiring.connect(m, segmenter.expected, wiring.flipped(self.expected))
         m.d.comb += segmenter.wake.ready.eq(nudge.ready & free)

@@ -89,6 +89,8 @@ class SendMessage(data.StructLayout):
         The entries are not valid: the message has one segment, which is given up.
     signaled : 1
         Its success is reported.
+    fence : 1
+        It waits for the end of all earlier Reads of its stream.
     entries, pieces : 8
     partial : 1
         Not all entries of the message were read for the turn. It has no piece, and is not sent now.
@@ -101,7 +103,7 @@ class SendMessage(data.StructLayout):
         super().__init__({
             "stream": range(streams), "tagged": 1, "control": 1, "read": 1, "rsvdulp": 40,
             "length": 32, "stag": 32, "to": 64, "qn": range(QUEUES), "refused": 1, "signaled": 1,
-            "entries": 8, "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
+            "fence": 1, "entries": 8, "pieces": 8, "partial": 1, "last": 1, "turn": Turn()})
 
 
 class LocalPiece(data.StructLayout):
@@ -297,6 +299,7 @@ class WorkReader(wiring.Component):
             *(self.sinks.payload[name].eq(sink[name]) for name, _ in Sink()),
             message.refused.eq(bad),
             message.signaled.eq((head["flags"] & Flag.SIGNALED).any()),
+            message.fence.eq((head["flags"] & Flag.FENCE).any()),
             message.entries.eq(judged.entries),
             message.pieces.eq(head["pieces"]),
             message.partial.eq(partial),

@@ -70,9 +70,11 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
 * Reads over MPA: after ``STREAM_COMMIT`` write ``SEND_STREAM`` and ``READ_ORD``, then
   ``READ_COMMIT``. A READ takes one of as many slots when its Read Request is cut, and waits in the
   ring while none is free, as ``SEND_STATE.waits`` shows; the slot is free when the Read Response
-  was delivered. Every segment of a response has to be the next one of the oldest Read, with its
-  sink's STag and TO, and the last one has to end it. Otherwise nothing of it is placed and the
-  stream is in error, with an ``EVENT_CODE`` of RDMAP. ``STREAM_COMMIT`` clears the slots.
+  was delivered. A message with the flag FENCE waits until all slots are free. Messages of a stream
+  that was disabled wait for no Read any more, and fail. Every segment of a response has to be the
+  next one of the oldest Read, with its sink's STag and TO, and the last one has to end it.
+  Otherwise nothing of it is placed and the stream is in error, with an ``EVENT_CODE`` of RDMAP.
+  ``STREAM_COMMIT`` clears the slots.
 
 * Credit over SCTP: a chunk of a stream that is ``limited`` leaves only if it fits in three limits:
   ``SEND_LIMIT``, a number of chunks of its session; and those of its association, the TSN in
@@ -698,7 +700,8 @@ REGISTERS = (
                 5,
                 2,
                 "What the stream's next message waited for in its last turn. 1: for credit; 2: for"
-                " the end of one of its Reads, see READ_ORD; 3: for credit of its association.",
+                " the end of one of its Reads, see READ_ORD, or of all of them, if it has the flag"
+                " FENCE; 3: for credit of its association.",
             ),
             _f("answered", 16, 16, "Read Responses that left whole, modulo 2^16."),
         ),

@@ -1,5 +1,4 @@
-"""Declares the entries of the send ring, and the records of FPDUs. The flags FENCE and LAST have no
-effect yet.
+"""Declares the entries of the send ring, and the records of FPDUs.
 
 A message is one entry of 64 octets or several. Its first entry has the message's header, and then
 two pieces or 32 octets inline; each further entry has four pieces or 64 octets.
@@ -41,9 +40,9 @@ class Flag(IntFlag):
     """Conditions under which the device sends a message and reports its end."""
 
     SIGNALED = 1  #: the message's success is reported by a completion; any failure is
-    FENCE = 2  #: the message waits for the end of all earlier Reads
+    #: The message waits for the end of all earlier Reads of its stream, where READ_ORD bounds them.
+    FENCE = 2
     INLINE = 4  #: the entries have the message's octets instead of pieces
-    LAST = 8  #: the message may leave after the stream was stopped: the Terminate
 
 
 class Waits(IntEnum):
@@ -51,7 +50,8 @@ class Waits(IntEnum):
 
     NOTHING = 0
     CREDIT = 1  #: room at the LLP
-    READS = 2  #: the end of one of the stream's Reads: as many as its ORD are outstanding
+    #: The end of one of the stream's Reads: as many as its ORD are outstanding, or any with FENCE.
+    READS = 2
     ASSOCIATION = 3  #: room in the association, or other streams that wait for that already
 
 

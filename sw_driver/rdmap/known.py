@@ -38,6 +38,7 @@ class KnownQP(Closing):
         stag: int = 0,
         to: int = 0,
         solicited: bool = False,
+        fence: bool = False,
         offset: int = 0,
         length: int | None = None,
     ) -> None:

@@ -74,6 +74,7 @@ class _Request:
     control: int = 0
     sink: MR | None = None  #: the region that a Read writes
     sink_stag: int = 0  #: the STag that the response to a Read names
+    fence: bool = False  #: whether it waits for all earlier Reads
     done: bool = False
     status: WcStatus = WcStatus.SUCCESS  #: the outcome, valid once ``done``
     told: bool = True  #: whether the request gives a completion
@@ -201,6 +202,7 @@ class QP(KnownQP):
         stag: int = 0,
         to: int = 0,
         solicited: bool = False,
+        fence: bool = False,
         offset: int = 0,
         length: int | None = None,
     ) -> None:
@@ -222,6 +224,8 @@ class QP(KnownQP):
             Steering Tag that the peer shall invalidate.
         solicited
             SEND, SEND_WITH_INV: the peer shall get an event.
+        fence
+            The request leaves after all earlier Reads are complete (RFC 5040 section 5.5).
         offset, length
             The part of a region; by default all of it.
         """
@@ -264,7 +268,7 @@ class QP(KnownQP):
                 kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, bool(solicited)]
             request = _Request(
                 opcode, wr_id, message, length, stag, to, wire.control(kind), sink,
-                sink.stag if sink else 0,
+                sink.stag if sink else 0, flag("fence", fence),
             )  # fmt: skip
             self._requests.append(request)
             self._unsent.append(request)
@@ -316,9 +320,13 @@ class QP(KnownQP):
         self.stream.post_recv(None, Queue.SEND, wr_id=_RTR)
 
     def _transmit(self) -> None:
-        """Sends requests in order, as far as at most ORD reads are outstanding."""
+        """Sends requests in order, as far as at most ORD Reads are outstanding, and none before a
+        fence.
+        """
         while self._unsent:
             request = self._unsent[0]
+            if request.fence and self._reads:
+                return
             if request.opcode is Opcode.RDMA_READ:
                 # A Read of the start-up does not count: the responder has room for it.
                 if len(self._reads) >= self._most and request.told:

@@ -296,8 +296,10 @@ def test_chunks_ahead_of_the_window_wait_at_the_host(
         for at in range(len(message)):
             peer.write(0, region.stag, at, message[at : at + 1])
         assert {each.status for each in reports(association, len(message))} == {ChunkStatus.HELD}
-        for packet in reversed(forwarded(simulated, len(message))):
+        packets = forwarded(simulated, len(message))
+        for packet in reversed(packets):
             association.hold(packet.reason, packet.octets)
+        assert association.held == sum(len(packet.octets) for packet in packets)
         peer.packet([accept])
         reports(association, 2)
         for _ in range(3):
@@ -305,7 +307,7 @@ def test_chunks_ahead_of_the_window_wait_at_the_host(
             taken = reports(association, CONFIG.window)
             assert [each.status for each in taken] == [ChunkStatus.TAKEN] * CONFIG.window
             simulated.run(2000)  # until they are delivered
-        assert array == message
+        assert array == message and association.held == 0
 
 
 def test_fragments_are_put_together_by_the_host(context: Context, simulated: SimTransport) -> None:

@@ -113,9 +113,13 @@ def test_fragments_that_overtake_an_answer_go_back_once_that_has_come() -> None:
         held.take(Diversion.FRAGMENT, each)
     assert not held.due()
     held.answer(1)
-    assert list(held.due()) == [raw(DataChunk(TSN, 1, Ppid.SEGMENT, b"a message"))]
+    message = raw(DataChunk(TSN, 1, Ppid.SEGMENT, b"a message"))
+    assert list(held.due()) == [message] and held.octets == len(message)
+    fragment = pieces(b"another one", 5, TSN + 5)[0]
+    held.take(Diversion.FRAGMENT, fragment)
+    assert held.octets == len(message) + len(fragment)
     held.end(1)
-    assert not held.due()
+    assert not held.due() and held.octets == 0
 
 
 def test_nothing_goes_back_to_a_session_that_has_ended() -> None:

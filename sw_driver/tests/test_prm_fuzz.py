@@ -188,6 +188,12 @@ class Hostile:
         self._socket = None
 
 
+def missing(hostile: list[Hostile]) -> set[Kind]:
+    """Returns the kinds of requests of which none was done, whose code was perhaps not reached."""
+    done = {kind for each in hostile for kind in each.answered}
+    return set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR, Kind.PASSED} - done
+
+
 def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> None:
     print(f"PRM_FUZZ={MESSAGES} PRM_SEED={SEED}")
     rng = random.Random(SEED)
@@ -205,7 +211,9 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
                 ]
             before, written = len(os.listdir("/proc/self/fd")), 0
             peer = Peer(prm.sim, stream.number)
-            while (sent := sum(each.sent for each in hostile)) < MESSAGES:
+            while (sent := sum(each.sent for each in hostile)) < MESSAGES or (
+                missing(hostile) and sent < MESSAGES + 50_000
+            ):
                 rng.choice(hostile).message()
                 if sent >= written * (MESSAGES // 20) and written < 20:
                     peer.write(region.stag, 4 * written, b"PEER")
@@ -223,6 +231,5 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
         f"{sent} messages on {sum(each.connected for each in hostile)} connections,"
         f" {sum(answered.values())} done: {dict((k.name, n) for k, n in answered.items())}"
     )
-    # Each kind of request was also done, so that the tests reached its code.
-    assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR, Kind.PASSED}
+    assert not missing(hostile)
     assert "Traceback" not in prm.log.getvalue() and str(region.length) in prm.log.getvalue()

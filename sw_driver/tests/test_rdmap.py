@@ -327,6 +327,38 @@ def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench
     assert not bench.pd.regions
 
 
+@by_both
+def test_a_fenced_request_leaves_after_all_earlier_reads(bench: Bench) -> None:
+    """Section 5.5: "the Local Peer ULP must Fence the later RDMA write (or Send) by withholding the
+    RDMA Write Message until all outstanding RDMA Read Responses have been Delivered."
+    """
+    for n in range(2):
+        bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), wr_id=n, stag=1, to=n)
+    bench.qp.post_send(Opcode.SEND, b"before", wr_id="before")
+    bench.qp.post_send(Opcode.RDMA_WRITE, b"after", wr_id="after", stag=1, to=0, fence=True)
+    bench.qp.post_send(Opcode.SEND, b"last", wr_id="last")
+    *asked, (_, before) = bench.got()
+    requests = [ReadRequest.decode(message) for _, message in asked]
+    assert [each.source_to for each in requests] == [0, 1] and before == b"before"
+    for request, follows in zip(requests, ([], [b"after", b"last"]), strict=True):
+        bench.write(request.sink_stag, 0, b"new", Message.READ_RESPONSE)
+        bench.settle()
+        assert [message for _, message in bench.got()] == follows
+
+
+def test_a_fenced_request_does_not_wait_for_reads_that_can_not_end() -> None:
+    with SimTransport(RnicConfig(transmit=True)) as sim, Device(sim).open() as context:
+        bench = begin(sim, context)
+        bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), wr_id="read", stag=1)
+        bench.qp.post_send(Opcode.SEND, b"fenced", wr_id="send", fence=True)
+        assert len(bench.got()) == 1
+        bench.qp.half_close()
+        ((_, message),) = bench.got()
+        assert message == b"fenced"
+        ended = [(wc.wr_id, wc.status) for wc in bench.settle() if wc.wr_id]
+        assert ended == [("read", WcStatus.FLUSHED), ("send", WcStatus.SUCCESS)]
+
+
 def test_without_ord_there_are_no_reads() -> None:
     with SimTransport() as sim, Device(sim).open() as context:
         bench = begin(sim, context, ord=0)

@@ -16,7 +16,7 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import READS, Kind, Piece, Waits
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.model.ddp import decode_segment
-from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.header import Header, TaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sim.model.rdmap import Opcode, ReadRequest, opcode, rsvdulp
 from ddp_rnic.sw_driver import CQ, MR, PD, Access, Context, Device, Stream
@@ -24,6 +24,7 @@ from ddp_rnic.sw_driver.verbs.sending import SendingHalf, SendSettings
 
 RESPONSE = rsvdulp(Opcode.READ_RESPONSE, tagged=True)
 REQUEST = rsvdulp(Opcode.READ_REQUEST, tagged=False)
+SEND, WRITE = rsvdulp(Opcode.SEND, tagged=False), rsvdulp(Opcode.RDMA_WRITE, tagged=True)
 #: The sink of the Reads: its first octet's TO, and its octets.
 BASE, OCTETS = (1 << 40) - 7, 4000
 
@@ -56,15 +57,22 @@ class End:
         self.settle()
         return not self.fpdus and not self.half.busy
 
-    def requests(self) -> list[ReadRequest]:
-        """Returns the Read Requests that the peer has received since the last call."""
+    def segments(self) -> list[tuple[Header, bytes]]:
+        """Returns the segments that the peer has received since the last call."""
         self.settle()
         frames = self.wire.receive(b"".join(self.fpdus))
         self.fpdus.clear()
-        messages = [decode_segment(each.ulpdu) for each in frames if isinstance(each, Fpdu)]
+        return [decode_segment(each.ulpdu) for each in frames if isinstance(each, Fpdu)]
+
+    def opcodes(self) -> list[int]:
+        """Returns the opcodes of the same segments."""
+        return [opcode(header) for header, _ in self.segments()]
+
+    def requests(self) -> list[ReadRequest]:
+        """Returns the Read Requests among the same segments."""
         return [
             ReadRequest.decode(octets)
-            for header, octets in messages
+            for header, octets in self.segments()
             if opcode(header) == Opcode.READ_REQUEST
         ]
 
@@ -134,6 +142,51 @@ def test_no_more_requests_leave_than_ord_and_no_other_stream_waits(
     assert end.waits is Waits.NOTHING and end.error() is other.error() is None
 
 
+def test_a_fenced_message_leaves_after_all_earlier_reads_and_no_other_stream_waits(
+    end: End, opened: tuple[SimTransport, Context]
+) -> None:
+    """RFC 5040 section 5.5: "the Local Peer ULP must Fence the later RDMA write (or Send) by
+    withholding the RDMA Write Message until all outstanding RDMA Read Responses have been
+    Delivered." The device does that for the host.
+    """
+    other = begin(*opened, ord=READS)
+    for offset in range(2):
+        end.read(1, offset)
+    end.half.post(Kind.UNTAGGED, b"not fenced", rsvdulp=SEND, qn=0)
+    end.half.post(Kind.TAGGED, b"fenced", rsvdulp=WRITE, stag=7, to=9, fence=True)
+    end.read(1, 2)
+    end.half.post(Kind.READ, Piece(end.sink.stag, 1, BASE + 3), fence=True, rsvdulp=REQUEST)
+    other.half.post(Kind.UNTAGGED, b"fenced, without a Read", rsvdulp=SEND, qn=0, fence=True)
+    assert end.opcodes() == [Opcode.READ_REQUEST, Opcode.READ_REQUEST, Opcode.SEND]
+    assert other.opcodes() == [Opcode.SEND]
+    for offset, waits, follows in (
+        (0, Waits.READS, []),
+        (1, Waits.READS, [Opcode.RDMA_WRITE, Opcode.READ_REQUEST]),
+        (2, Waits.NOTHING, [Opcode.READ_REQUEST]),
+        (3, Waits.NOTHING, []),
+    ):
+        assert end.waits is Waits.READS or offset == 3
+        end.segment(offset, b"x")
+        assert end.opcodes() == follows
+        assert end.waits is waits
+    assert end.error() is other.error() is None
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_a_message_that_waits_for_a_read_fails_when_its_stream_is_closed(
+    end: End, fence: bool
+) -> None:
+    end.read(1)
+    end.read(1, 1)
+    if fence:
+        end.half.post(Kind.UNTAGGED, b"fenced", qn=0, fence=True)
+    for offset in range(2, 20):  # more than there are slots
+        end.read(1, offset)
+    assert end.waits is Waits.READS
+    end.stream.close()
+    assert not end.half.busy and end.opcodes() == [Opcode.READ_REQUEST] * 2
+
+
 def test_a_slot_is_free_once_its_response_is_delivered(end: End) -> None:
     """RFC 5040 section 5.5: "An RDMA Read operation MUST NOT be Completed at the Local Peer until
     the DDP layer Delivers the associated incoming RDMA Read Response Message." An unfinished Write
@@ -143,11 +196,10 @@ def test_a_slot_is_free_once_its_response_is_delivered(end: End) -> None:
     for offset in range(3):
         end.read(1, offset)
     assert len(end.requests()) == 2
-    write = rsvdulp(Opcode.RDMA_WRITE, tagged=True)
-    end.peer.segments(TaggedHeader(other.stag, 0, False, write).encode() + b"1234")
+    end.peer.segments(TaggedHeader(other.stag, 0, False, WRITE).encode() + b"1234")
     end.segment(0, b"x")
     assert end.requests() == [] and end.memory[:2] == b"x\0"
-    end.peer.segments(TaggedHeader(other.stag, 4, True, write).encode() + b"5678")
+    end.peer.segments(TaggedHeader(other.stag, 4, True, WRITE).encode() + b"5678")
     assert len(end.requests()) == 1
 
 

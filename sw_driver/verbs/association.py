@@ -304,7 +304,9 @@ class Association(KnownAssociation):
         """Keeps a chunk of the exception stream for which the device reported HELD.
 
         The host passes each TSN once: its SCTP drops repetitions by the network. After this call
-        the host may acknowledge the chunk.
+        the host may acknowledge the chunk. The window that it announces is smaller by :attr:`held`;
+        it neither keeps nor acknowledges a chunk beyond that window (RFC 9260 section 6.2), so a
+        peer cannot fill its memory.
 
         Parameters
         ----------
@@ -331,6 +333,12 @@ class Association(KnownAssociation):
         with self.context.lock:
             self.check()
             self._held.take(reason, chunk)
+
+    @property
+    def held(self) -> int:
+        """The octets of all chunks that :meth:`hold` keeps."""
+        with self.context.lock:
+            return self._held.octets
 
     def hand_back(self, send: Callable[[bytes], None]) -> int:
         """Hands back the chunks that the device can take now, and returns how many these were.

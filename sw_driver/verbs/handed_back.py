@@ -10,8 +10,9 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ...hdl.spec.net import EtherType, Protocol
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN, ChunkType, DataFlag, Diversion
@@ -44,6 +45,13 @@ class Fragments:
 
     def __init__(self) -> None:
         self._parts: dict[int, bytes] = {}
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._parts.values())
+
+    def drop(self, sid: int) -> None:
+        """Drops the fragments of an SCTP stream."""
+        self._parts = {tsn: each for tsn, each in self._parts.items() if stream_of(each) != sid}
 
     def take(self, chunk: bytes) -> bytes | None:
         """Takes a fragment with a new TSN. Returns the whole message's chunk if this completes it,
@@ -96,6 +104,12 @@ class HeldChunks:
         self._fragments = Fragments()
         self._due: deque[bytes] = deque()
 
+    @property
+    def octets(self) -> int:
+        """The octets of all chunks that are kept."""
+        early = (each for asked in self._asked.values() for each in asked.early)
+        return sum(map(len, chain(self._fragments, self._due, early)))
+
     def ask(self, sid: int, tsn: int) -> None:
         """Notes that this end initiates a session; the peer's chunks up to ``tsn`` are of
         earlier ones.
@@ -112,6 +126,7 @@ class HeldChunks:
         are dropped.
         """
         self._asked.pop(sid, None)
+        self._fragments.drop(sid)
         self._due = deque(each for each in self._due if stream_of(each) != sid)
 
     def take(self, reason: int, chunk: bytes) -> None:

@@ -135,6 +135,7 @@ class _Post:
     fields: dict[str, Any]
     wr_id: Any
     copy: MR | None = None
+    flags: Flag = Flag.SIGNALED
     end: int = 0
     taken: int = 0
 
@@ -272,7 +273,9 @@ class SendingHalf:
 
     # -- messages ---------------------------------------------------------------------------------
 
-    def post(self, kind: Kind, body: Body, *, wr_id: object = None, **fields: int) -> None:
+    def post(
+        self, kind: Kind, body: Body, *, wr_id: object = None, fence: int = False, **fields: int
+    ) -> None:
         """Posts a message.
 
         Parameters
@@ -284,6 +287,9 @@ class SendingHalf:
             the device reads until the completion. READ: the sink.
         wr_id
             Any value; the completion contains it.
+        fence
+            The message leaves after all earlier Reads have ended, once :meth:`bound_reads` was
+            called.
         """
         if kind is Kind.READ:
             self._context.receiving("take the response to an RDMA Read")
@@ -303,7 +309,8 @@ class SendingHalf:
             octets = body
             if len(body) > _INLINE and self._region is None:
                 self._region = self._registered(bytearray(_ROOM))
-        self._waiting.append(_Post(kind, octets, fields, wr_id, copy))
+        flags = Flag.SIGNALED | (Flag.FENCE if fence else Flag(0))
+        self._waiting.append(_Post(kind, octets, fields, wr_id, copy, flags))
         self._write()
 
     def _registered(self, octets: bytearray) -> MR:
@@ -342,13 +349,13 @@ class SendingHalf:
             return None
         body = post.body
         if isinstance(body, bytes) and len(body) <= _INLINE:
-            flags = Flag.SIGNALED | Flag.INLINE
+            flags = post.flags | Flag.INLINE
             entries = Message(post.kind, flags, octets=body, **post.fields).encode()
             return entries if len(entries) <= room * ENTRY else None
         pieces = self._copied(post, body) if isinstance(body, bytes) else body
         if pieces is None:
             return None
-        entries = Message(post.kind, Flag.SIGNALED, pieces, **post.fields).encode()
+        entries = Message(post.kind, post.flags, pieces, **post.fields).encode()
         return entries if len(entries) <= room * ENTRY else None
 
     def _copied(self, post: _Post, octets: bytes) -> tuple[Piece] | None:

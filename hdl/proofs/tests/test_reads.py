@@ -25,7 +25,7 @@ def test_waiting_is_reached(kind, component):
 
 @bugs(
     "module, old, new",
-    ("requester", "(op == _Op.SET) | (op == _Op.FREE)", "op == _Op.SET"),
+    ("requester", "(op == _Op.FREE) | ", ""),
     ("requester", "found.used - found.used.any()", "found.used"),
     ids=["no wake", "no free slot"],
 )
@@ -41,8 +41,9 @@ def test_peers_that_wait_for_each_other_are_caught(module, old, new):
     ("alternation", "(answering | ~own | ~last)", "(answering | ~own)"),
     ("alternation", "Mux(slotless, asked, more)", "Mux(slotless, 0, more)"),
     ("requester", "found.used + counts", "found.used"),
+    ("requester", "room.idle.eq(~account.used.any())", "room.idle.eq(1)"),
     ids=["responses wait for own Reads", "a turn without a slot is the last one",
-         "no slot is taken"],
+         "no slot is taken", "no fence"],
 )
 def test_an_end_that_waits_for_too_much_is_caught(module, old, new):
     names = {"alternation": "send.alternation", "requester": "rdmap.requester"}

@@ -67,16 +67,17 @@ class Life:
 
     def __init__(self, ord):
         self.ord, self.sink, self.alive = ord, RdmapSink(Memory()), True
+        self.stopped = False  # disabled: its Reads wait for nothing, and take no slot
         self.used, self.ended = 0, 0  # slots; responses that were not delivered
         self.placed = 0  # octets of the response that has begun
         self.reads = deque()
 
     @property
     def room(self):
-        return None if self.ord is None else max(self.ord - self.used, 0)
+        return None if self.ord is None or self.stopped else max(self.ord - self.used, 0)
 
     def take(self, read):
-        if self.ord is not None:
+        if self.room is not None:
             self.used += 1
             self.reads.append(read)
             self.sink.expect(read)
@@ -119,8 +120,9 @@ async def turn(ctx, dut, rng, number, life):
     ctx.set(dut.look.valid, 0)
     await ctx.tick().repeat(4)
     room = ctx.get(dut.room)
-    assert room.bounded == (life.ord is not None), "an ORD was written, or was not"
+    assert room.bounded == (life.room is not None), "an ORD was written, or was not"
     assert life.room in (None, room.slots), "the free slots are those of ORD that no Read has"
+    assert life.room is None or room.idle == (life.used == 0), "a Read is outstanding, or none"
     ctx.set(dut.begins, 1)
     await ctx.tick()
     ctx.set(dut.begins, 0)
@@ -155,6 +157,14 @@ async def check(ctx, dut, segments):
     return got
 
 
+async def pulse(ctx, port, number):
+    ctx.set(port.payload, number)
+    ctx.set(port.valid, 1)
+    await ctx.tick()
+    ctx.set(port.valid, 0)
+    await ctx.tick().repeat(8)
+
+
 def bounded(seed, module=requester, rounds=40):
     """Compares slots and checks with the RFC, on some streams."""
     rng = random.Random(seed)
@@ -170,6 +180,10 @@ def bounded(seed, module=requester, rounds=40):
                     await clear(ctx, number)
                 elif rng.random() < 0.1 and life.ord is not None:
                     life.ord = await limit(ctx, number)
+                elif rng.random() < 0.05:
+                    await pulse(ctx, dut.stopped, number)
+                    wakes.append(number)
+                    life.stopped = True
                 for _ in range(rng.randint(0, lives[number].ended)):
                     lives[number].ended -= 1
                     lives[number].used -= 1
@@ -182,11 +196,7 @@ def bounded(seed, module=requester, rounds=40):
             await burst(ctx)
 
     async def clear(ctx, number):
-        ctx.set(dut.cleared.payload, number)
-        ctx.set(dut.cleared.valid, 1)
-        await ctx.tick()
-        ctx.set(dut.cleared.valid, 0)
-        await ctx.tick().repeat(8)
+        await pulse(ctx, dut.cleared, number)
         unbounded = rng.random() < 0.1
         lives[number] = Life(None if unbounded else await limit(ctx, number))
 
@@ -226,7 +236,7 @@ def bounded(seed, module=requester, rounds=40):
     async def last(ctx):
         await drive(ctx)
         await ctx.tick().repeat(60)
-        assert woken == wakes, "a new ORD and a free slot wake their stream"
+        assert woken == wakes, "a new ORD, a free slot and the end wake their stream"
 
     simulate(dut, last, background=[listen], limit=200_000)
 

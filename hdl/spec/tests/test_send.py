@@ -40,10 +40,10 @@ def test_a_message_comes_back_from_its_entries(message: Message) -> None:
 def test_the_fields_of_a_message_are_where_the_design_has_them() -> None:
     pieces = (Piece(0x101, 5, 1 << 63), Piece(0x202, 6, 7), Piece(0x303, 8, 9))
     message = Message(
-        Kind.UNTAGGED, Flag.SIGNALED | Flag.LAST, pieces, rsvdulp=0x0102030405, qn=3,
+        Kind.UNTAGGED, Flag.SIGNALED | Flag.FENCE, pieces, rsvdulp=0x0102030405, qn=3,
         stag=0xA0B0C0D0, to=0x1122334455667788,
     )  # fmt: skip
-    head = struct.pack("<BBBBI", 1, 9, 2, 3, 19) + bytes([1, 2, 3, 4, 5, 3, 0, 0])
+    head = struct.pack("<BBBBI", 1, 3, 2, 3, 19) + bytes([1, 2, 3, 4, 5, 3, 0, 0])
     head += struct.pack("<IIQ", 0xA0B0C0D0, 0, 0x1122334455667788)
     body = b"".join(struct.pack("<IIQ", *vars(piece).values()) for piece in pieces)
     assert message.encode() == head + body + bytes(48)

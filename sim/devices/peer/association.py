@@ -107,7 +107,7 @@ class Received:
             if len(gaps) == _BLOCKS:
                 break
         duplicates, self.duplicates = tuple(self.duplicates[: _BLOCKS - len(gaps)]), []
-        return SackChunk((self.next - 1) % _TSN, window, tuple(gaps), duplicates)
+        return SackChunk((self.next - 1) % _TSN, max(0, window), tuple(gaps), duplicates)
 
 
 class _Way(NamedTuple):
@@ -320,10 +320,11 @@ class AssociationEnd:
         while reports := self.association.poll():
             for report in reports:
                 self._report(report)
-        self.association.hand_back(self._network.sim.send_frame)
+        if self.association.hand_back(self._network.sim.send_frame):
+            self._fresh = True  # the window is open again
         if self._fresh:
             self._fresh = False
-            self._send(self._received.sack(_WINDOW))
+            self._send(self._received.sack(_WINDOW - self.association.held))
         outstanding = self.sender.tick() is not None
         if self._accepts_at is not None and not outstanding and not self.ended:
             self._accept_end(self._accepts_at)

@@ -202,7 +202,8 @@ class SctpEnd:
                 self.flows[report.stream].functions.append(report.function)
             elif report.kind is Reported.SESSION:
                 raise Wrong(f"the device has ended a session: {report}")
-        self.association.hand_back(self._sim.send_frame)
+        if self.association.hand_back(self._sim.send_frame):
+            self._due = True  # the window is open again
         self.sender.tick()
         if self._due:
             self._due = False
@@ -226,7 +227,7 @@ class SctpEnd:
 
     def _sack(self) -> bytes:
         """Returns a frame with a SACK chunk."""
-        path, chunk = self._path, self._received.sack(_WINDOW)
+        path, chunk = self._path, self._received.sack(_WINDOW - self.association.held)
         packet = sctp.Packet(path.source_port, path.destination_port, path.tag, (chunk,))
         return frame_of(path.headers, packet.encode())
 

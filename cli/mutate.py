@@ -20,7 +20,7 @@ def mutate(
         typer.Option(
             min=1,
             help="DDP Segments that each mutant gets, or with --send messages that are sent."
-            " Default: 20000, or 480 messages.",
+            " Default: 20000, or 1600 messages.",
             show_default=False,
         ),
     ] = None,
@@ -47,7 +47,7 @@ def mutate(
         raise BadInput("--sctp needs --send")
     equivalents = mutation.read_equivalents()
     planted = mutation.mutated(mutants, seed, width, sends=send, sctp=sctp)
-    segments = segments or (480 if send else 20_000)
+    segments = segments or (1600 if send else 20_000)
     if send:
         play = mutation.sending(planted, seed, segments)
     else:

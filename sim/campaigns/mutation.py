@@ -54,7 +54,7 @@ WANTED = 0.97
 ROOT = Path(__file__).resolve().parents[2]
 #: The time limit of a mutant's run: a multiple of the run without a mutant, plus a number of
 #: seconds.
-_FACTOR, _FURTHER = 5, 20
+_FACTOR, _FURTHER = 3, 20
 #: The exit code of the process of a noticed mutant.
 _NOTICED = 1
 #: Number of segments of the first chunk.
@@ -399,22 +399,22 @@ def sending(mutation: Mutation, seed: int, messages: int) -> Play:
 
 
 def try_all(mutation: Mutation, play: Play, said: Callable[[Fate], None]) -> list[Fate]:
-    """Plays with each mutant, as many mutants at a time as there are processors.
+    """Plays with each mutant, as many mutants at a time as this process may use processors.
 
     Raises
     ------
     ToolError
         The netlist without a mutant is noticed too.
     """
-    began = time.monotonic()
+    began, processors = time.monotonic(), len(os.sched_getaffinity(0))
     if why := play(0):
         raise ToolError(f"without a mutant the netlist differs from the golden model: {why}")
     limit = int(_FURTHER + _FACTOR * (time.monotonic() - began))
     fates: list[Fate] = []
     running: dict[int, Mutant] = {}
     try:
-        for mutant in (*mutation.mutants, *(None,) * (os.cpu_count() or 1)):
-            if running and (mutant is None or len(running) >= (os.cpu_count() or 1)):
+        for mutant in (*mutation.mutants, *(None,) * processors):
+            if running and (mutant is None or len(running) >= processors):
                 ended, status = os.wait()
                 fates.append(_fate(running.pop(ended), status))
                 said(fates[-1])

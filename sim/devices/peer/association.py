@@ -126,7 +126,8 @@ class SctpNetwork(LiveNetwork[bytes]):
     rates
         Those of :class:`.Network`; None: the network is good, and its MTU stays.
     counts
-        Those of :class:`.Network`, and how many packets were too ``long``.
+        Those of :class:`.Network`, how many packets were too ``long``, and how many chunks have
+        left again, from host memory (``repeats``) and from ``copies``.
     record
         Takes every frame before the network can lose it; None: nobody does.
     seed
@@ -370,7 +371,7 @@ class AssociationEnd:
             self._hold(packet.sequence)
 
     def receive(self, packet: Packet) -> None:
-        """Takes a packet of no association that the device knows (RFC 9260 section 8.5.1)."""
+        """Takes a packet of no association that the device knows (RFC 9260 sections 8.4, 8.5.1)."""
         if (packet.destination, packet.source) != (self.port, self._port_there):
             return
         kinds = []
@@ -382,6 +383,9 @@ class AssociationEnd:
                 kinds.append(kind)
                 if not self._aborted:
                     self.take(octets)
+            elif kind == ChunkType.SHUTDOWN_ACK:
+                # The end of an earlier association between these ports was lost.
+                self._send(Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=_T), packet.tag)
         if kinds and self._aborted and ChunkType.ABORT not in kinds:
             self._send(Chunk(ChunkType.ABORT))  # the first one was lost
 
@@ -447,6 +451,8 @@ class AssociationEnd:
         )  # fmt: skip
         self._known = True
 
-    def _send(self, chunk: AnyChunk) -> None:
-        packet = Packet(self.port, self._port_there, self._tag_there, (chunk,)).encode()
+    def _send(self, chunk: AnyChunk, tag: int | None = None) -> None:
+        """Sends a chunk, with the kernel's Verification Tag unless another one is given."""
+        tag = self._tag_there if tag is None else tag
+        packet = Packet(self.port, self._port_there, tag, (chunk,)).encode()
         self._network.transmit(frame_of(self._headers, packet))

@@ -34,10 +34,10 @@ from ...engines.engine import Stalls
 from .bodies import Bodies, Body, base
 from .channel import Wrong
 from .end import TcpEnd, carry
+from .entries import RingEntries, broken, silent
 from .lockstep import LockStep
 from .network import Network, Packet, Rates
 from .sessions import play_sessions
-from .silence import Silence
 
 __all__ = ["Failure", "Tally", "config_of", "play"]
 
@@ -348,7 +348,7 @@ class _End:
     def prepare(self, qp: QP) -> None:
         """Posts buffers, before the peer can send."""
         assert qp.stream.sending is not None
-        self._silence = Silence(qp.stream.sending)
+        self._entries = RingEntries(qp.stream.sending)
         for _ in range(_DEPTH):
             self._post_buffer(qp)
 
@@ -356,7 +356,7 @@ class _End:
         rng = self.rng
         room = self._most(rng.randrange(1, 70_000))
         if rng.random() < _LONGEST:
-            room = rng.randrange(1 << 18)
+            room = rng.randrange(1 << 19)
         buffer = bytearray(room)
         qp.post_recv(buffer, wr_id=buffer)
         self.rooms.append(room)
@@ -387,9 +387,10 @@ class _End:
             await self._slots.acquire()
             if self.rng.random() < _CHANGES:
                 self._change_mulpdu()
-            self._silence.on = number < count - 1 and self.rng.random() < _SILENT
+            if number < count - 1 and self.rng.random() < _SILENT:
+                self._entries.change = silent
             kinds[kind](peer, number)
-            self._silence.on = False
+            self._entries.change = None
             self._tally.kinds[kind] += 1
         self.posted = True
 
@@ -547,6 +548,9 @@ class _End:
             "Send to a queue that is none": (
                 lambda: self._post(Kind.UNTAGGED, b"x", qn=rng.randrange(4, 256)), own, True,
             ),
+            "message of no kind": (
+                self._post_broken, own, True,
+            ),
             "session control message over MPA": (
                 lambda: self._post(Kind.CONTROL, b"x"), own, True,
             ),
@@ -563,6 +567,12 @@ class _End:
         assert half is not None
         half.post(kind, body, **fields)
         self.endpoint.cq.messages.wake()
+
+    def _post_broken(self) -> None:
+        """Posts a message, and writes other octets to its entries."""
+        self._entries.change = broken(self.rng)
+        self._post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), qn=0)
+        self._entries.change = None
 
     def _send_pieces(self, stag: int, offset: int) -> None:
         """Sends octets of the local region, and then octets that the device must not read."""

@@ -37,9 +37,9 @@ from .association import Received
 from .bodies import Bodies, base
 from .channel import Wrong
 from .end import carry
+from .entries import RingEntries, silent
 from .lockstep import Lengths
 from .network import Network
-from .silence import Silence
 
 __all__ = ["Exceptions", "SctpEnd", "play_sessions"]
 
@@ -308,7 +308,7 @@ class Flow:
         end, self.rng, self._tally = self.end, rng, tally
         self.stream = end.association.stream(self.sid, end.pd, self.cq)
         self.half = end.sender.open(self.stream)
-        self._silence = Silence(self.half)
+        self._entries = RingEntries(self.half)
         self.lengths = Lengths(end.sender.mulpdu)
         self.bodies = Bodies(end.pd, rng)
         self.memory = bytearray(_UNDER_WAY * _LONGEST)
@@ -374,13 +374,14 @@ class Flow:
                 await asyncio.sleep(0)
             if rng.random() < _CHANGES:
                 self.lengths.change(self.stream, rng.randint(516, self.end.sender.mulpdu))
-            self._silence.on = number < count - 1 and rng.random() < _SILENT
+            if number < count - 1 and rng.random() < _SILENT:
+                self._entries.change = silent
             qns = [qn for qn in range(_QUEUES) if peer.rooms[qn]]
             if qns and rng.random() < 0.5:
                 self._post_untagged(peer, rng.choice(qns), number)
             else:
                 self._post_tagged(peer, number)
-            self._silence.on = False
+            self._entries.change = None
 
     def _post(self, peer: Flow, kind: Kind, most: int, number: int, **fields: int) -> _Message:
         rng = self.rng

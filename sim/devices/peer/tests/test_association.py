@@ -38,6 +38,7 @@ ANSWER = InitChunk(
     acknowledges=True,
 )  # fmt: skip
 ABORT = Chunk(ChunkType.ABORT)
+COMPLETE = Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=1)
 
 
 class Stranger:
@@ -220,7 +221,7 @@ def test_a_peer_whose_last_answer_was_lost_answers_again(node: SctpNode) -> None
 
     def ended(end: AssociationEnd) -> bool:
         if stranger.kinds().count(ChunkType.SHUTDOWN_ACK) == 2:
-            stranger.send(Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=1), tag=TAG)
+            stranger.send(COMPLETE, tag=TAG)
         return end.ended
 
     assert meet(
@@ -249,6 +250,27 @@ def test_a_message_that_no_packet_holds_ends_the_association(node: SctpNode) -> 
 
     with pytest.raises(Wrong, match="message"):
         meet(node, stranger, act)
+
+
+def test_an_earlier_association_whose_end_was_lost_ends(node: SctpNode) -> None:
+    """RFC 9260 section 8.4: "If the packet contains a SHUTDOWN ACK chunk, the receiver SHOULD
+    respond to the sender of the OOTB packet with a SHUTDOWN COMPLETE chunk", with the packet's tag.
+    A peer that waits for that answers no INIT chunk.
+    """
+    stranger, old = Stranger(), 0x4321
+    answer, packets = stranger.put, []
+
+    def put(frame: bytes) -> None:
+        packet = Packet.parse(frame[34:])
+        packets.append(packet)
+        if Packet(packet.source, PORT, old, (COMPLETE,)) in packets:
+            answer(frame)
+        else:
+            stranger.port, stranger.init = packet.source, cast(InitChunk, packet.chunks[0])
+            stranger.send(Chunk(ChunkType.SHUTDOWN_ACK), tag=old)
+
+    stranger.put = put  # type: ignore[method-assign]
+    assert meet(node, stranger, ready=lambda end: not end.ended)
 
 
 def test_an_abort_that_was_lost_is_sent_again(node: SctpNode) -> None:

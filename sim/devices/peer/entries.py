@@ -1,0 +1,60 @@
+"""Messages whose entries in the send ring are other ones than those that the driver writes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ....hdl.spec.send import MESSAGE, Flag, Kind
+from ....sw_driver.verbs.sending import SendingHalf
+
+__all__ = ["RingEntries", "broken", "silent"]
+
+_AT = {field.name: field.octet for field in MESSAGE}
+
+
+class RingEntries:
+    """Changes the entries of messages as they are written to the ring of a stream.
+
+    Parameters
+    ----------
+    half
+        The sending half of the stream.
+
+    Attributes
+    ----------
+    change
+        Gets the entries of each message, and returns those that are written; None: they stay.
+    """
+
+    def __init__(self, half: SendingHalf) -> None:
+        self.change: Callable[[bytes], bytes] | None = None
+        self._put = half._put
+        half._put = self._write  # type: ignore[method-assign]
+
+    def _write(self, post: Any, entries: bytes) -> None:
+        self._put(post, entries if self.change is None else self.change(entries))
+
+
+def silent(entries: bytes) -> bytes:
+    """Takes the flag SIGNALED off a message: the device does not report its success.
+
+    The completion of a later message ends this message, too.
+    """
+    at = _AT["flags"]
+    return entries[:at] + bytes((entries[at] & ~Flag.SIGNALED,)) + entries[at + 1 :]
+
+
+def broken(rng: random.Random) -> Callable[[bytes], bytes]:
+    """Returns a function that makes a message invalid: it has no kind, and any octets but those
+    that say how many entries it has.
+    """
+
+    def change(entries: bytes) -> bytes:
+        octets = bytearray(rng.randbytes(len(entries)))
+        octets[_AT["kind"]] = rng.randrange(max(Kind) + 1, 256)
+        octets[_AT["entries"]] = entries[_AT["entries"]]
+        return bytes(octets)
+
+    return change

@@ -226,14 +226,14 @@ def demo_command(
     if sctp and against is not None:
         raise BadInput("--sctp needs frames of the guest: leave out --against")
     files = _files() if against is None else None
-    counts: Counter[str] = Counter()
+    counts, chunks = Counter[str](), Counter[str]()
     with _node(width, True, False, pcap) as node:
         if files is None:
             assert against is not None
             rows = asyncio.run(demo(node, Host(against, say), count, size, say))
         else:
             rates = Rates() if bad_network else None
-            rows = asyncio.run(_talk(node, files, count, size, disk, rates, sctp, counts))
+            rows = asyncio.run(_talk(node, files, count, size, disk, rates, sctp, counts, chunks))
     headings = "test", "client", "messages", "octets", "cycles", "messages/s", "peer", "result"
     print_table(
         console(),
@@ -250,6 +250,8 @@ def demo_command(
     )
     if bad_network:
         say(network_line(counts))
+        if sctp:
+            say(f"SCTP {network_line(chunks, 'chunk')}")
     if not all(row.verified for row in rows):
         for row in rows:
             for complaint in row.complaints:
@@ -290,8 +292,12 @@ async def _talk(
     rates: Rates | None,
     sctp: bool,
     counts: Counter[str],
+    chunks: Counter[str],
 ) -> list[Row]:
-    """Runs the tests with a guest; on a bad network, too, if its rates are given."""
+    """Runs the tests with a guest; on a bad network, too, if its rates are given.
+
+    ``counts`` and ``chunks`` get those of the bad network, without and with SCTP.
+    """
     say("starting the guest")
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-rnic-"))
@@ -307,6 +313,7 @@ async def _talk(
                 other = stack.enter_context(SctpNode(node.config.width))
                 record = node.recorder.frame if node.recorder else None
                 for each in [None, rates] if rates else [None]:
-                    network = SctpNetwork(cable, other.sim, each, counts, record)
+                    tallied = chunks if each else Counter[str]()
+                    network = SctpNetwork(cable, other.sim, each, tallied, record)
                     rows += await over_sctp(other, guest, network, count, size, say)
             return rows

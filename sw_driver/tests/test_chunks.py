@@ -7,6 +7,7 @@ places what arrives. RFC 9260 and RFC 5043 are the rules.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -255,6 +256,9 @@ def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
     frames = bench.peer.frames
     assert len(set(frames)) == len({tsn_of(bench.path, each) for each in frames})
     assert (len(frames) > len(set(frames))) == (loss > 0)
+    # The peer has not counted the frames that were lost.
+    assert bench.sender.repeats >= len(frames) - len(set(frames)) and not bench.sender.copies
+    assert (bench.sender.repeats > 0) == (loss > 0)
 
 
 def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
@@ -333,6 +337,7 @@ def test_a_stream_that_fails_leaves_its_association_and_the_others_alive(bench: 
     assert found["good"] is WcStatus.SUCCESS
     assert found["bad"] is WcStatus.NOT_READ and found["later"] is WcStatus.FLUSHED
     assert all(found[number] is WcStatus.SUCCESS for number in range(6))
+    assert bench.sender.repeats + bench.sender.copies >= 4
     assert bench.peer.memory[1] == (bytes(range(200)) * 50)[:6000]
     assert bench.peer.memory[2] == (bytes(range(200)) * 50)[:9000]
 
@@ -352,6 +357,7 @@ def test_a_stream_is_closed_while_its_association_has_no_credit(bench: Bench) ->
     bench.until(lambda: {one.number, other.number} <= {name for name, _ in bench.ended()})
     found = dict(bench.ended())
     assert found[one.number] is WcStatus.FLUSHED and found[other.number] is WcStatus.SUCCESS
+    assert bench.sender.copies > 0  # chunks of the closed stream, whose TSNs the peer needs
 
 
 @pytest.mark.parametrize("path", [2, 3, 0], ids=["IPv4 UDP", "IPv6 UDP", "IPv4"])
@@ -380,6 +386,33 @@ def test_chunks_that_a_smaller_path_mtu_made_too_large_leave_in_fragments(
         stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 30_000), stag=2, to=0)
         bench.until(lambda: peer.memory.get(2) == octets)
         assert peer.joined == joined and max(peer.lengths) <= 700
+
+
+@pytest.mark.parametrize("path", [2, 3], ids=["IPv4", "IPv6"])
+def test_no_two_packets_of_a_device_have_the_number_of_their_fragments_in_common(
+    simulated: SimTransport, path: int
+) -> None:
+    """RFC 8200 section 4.5: the number must differ from that of "any other fragmented packet sent
+    recently with the same Source Address and Destination Address". A receiver keeps fragments of a
+    packet for a minute, and would join them with those of the next association.
+    """
+    numbers: list[int] = []
+
+    def put(octets: bytes) -> None:
+        ip: Any = Ether(octets).payload
+        numbers.append(ip.id if IP in ip else ip[IPv6ExtHdrFragment].id)
+
+    for _ in range(2):
+        with Device(simulated).open() as context:
+            for port in (4001, 4003):
+                sender = associate(context, ports=(port, 4002)).send_by(
+                    example_path(path), tsn=OWN, window=WINDOW, mtu=1100, transmit=put
+                )
+                sender.resize(700)
+                for _ in range(3):
+                    sender._pass(frame_of(example_path(path).headers, bytes(1000)))
+    found = Counter(numbers)
+    assert len(found) == 12 and set(found.values()) == {2}
 
 
 def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport) -> None:

@@ -170,6 +170,26 @@ def test_the_timer_sends_again_and_doubles() -> None:
     assert flight.due(times[-1] + 0.1) == [TSN + 1, TSN + 2]  # it is in slow start
 
 
+def test_a_round_trip_ends_with_the_first_report_of_a_chunk() -> None:
+    """RFC 9260 section 6.3.1: the time until "the SACK chunk that acknowledges" the chunk, in a gap
+    or not. What is missing before the gap may take long.
+    """
+    flight = Flight(0, WINDOW, LONGEST)
+    for _ in range(3):
+        flight.leave(LONGEST, 0.0)
+    assert flight.acknowledge((1 << 32) - 1, WINDOW, [(2, 3)], 0.8)
+    # SRTT is 0.8 s, and RTTVAR is half of that.
+    assert flight.expire(1.0) and flight.due(1.0) == [0]
+    assert flight.deadline == 1.0 + 2 * (0.8 + 4 * 0.4)
+    assert flight.acknowledge(2, WINDOW, [], 50.0)
+    flight.leave(LONGEST, 50.0)
+    assert flight.deadline == 50.0 + 2 * (0.8 + 4 * 0.4)
+    # The next chunk measures again.
+    assert flight.acknowledge(3, WINDOW, [], 50.8)
+    flight.leave(LONGEST, 51.0)
+    assert flight.deadline == pytest.approx(51.0 + 0.8 + 4 * 0.3)
+
+
 def test_one_chunk_probes_a_window_that_is_closed() -> None:
     """Section 6.1, A: "A zero window probe SHOULD only be sent when all outstanding DATA chunks
     have been cumulatively acknowledged and no DATA chunks are in flight."

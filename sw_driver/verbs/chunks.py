@@ -167,6 +167,9 @@ class AssociationSender:
     ----------
     mulpdu
         Octets of the longest DDP Segment.
+    repeats, copies
+        How many chunks have left again: from host memory, and from copies of their frames because
+        their stream has ended.
     """
 
     def __init__(
@@ -199,7 +202,7 @@ class AssociationSender:
             )
         )
         self._given: object = None
-        self._fragmented = 0  # packets that left in fragments
+        self.repeats = self.copies = 0
         self._allow()
 
     def _measure(self, mtu: int) -> int:
@@ -305,7 +308,9 @@ class AssociationSender:
     def leave(self, frame: SentFpdu) -> None:
         """Takes a frame that the device has sent."""
         record, flight = Record.decode(frame.record), self._flight
-        if not record.repeat:
+        if record.repeat:
+            self.repeats += 1
+        else:
             if frame.sequence != flight.next % _TSN:
                 raise TransportError(
                     f"a chunk left with the TSN {frame.sequence:#010x}, not"
@@ -330,8 +335,8 @@ class AssociationSender:
         if len(frame) - room_of(self._path) <= self._mtu:
             self._transmit(frame)
             return
-        self._fragmented += 1
-        for each in fragments_of(self._path, frame, self._mtu, self._fragmented):
+        number = self._context.number_packet()
+        for each in fragments_of(self._path, frame, self._mtu, number):
             self._transmit(each)
 
     def receive(self, chunk: bytes) -> None:
@@ -385,5 +390,6 @@ class AssociationSender:
                 )  # fmt: skip
             else:
                 # The stream has ended, and the peer still has to get the TSN.
+                self.copies += 1
                 self._pass(chunk.frame)
         self._allow()

@@ -438,6 +438,7 @@ class Context(Closing):
         #: The device's table of associations: key and owner by way and slot.
         self.association_slots: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
+        self._packet: int | None = None  # the last number of number_packet()
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False
         #: Entries of the queue of each stream.
@@ -635,6 +636,17 @@ class Context(Closing):
             ring.close()
             self.rings.remove(ring)
             self.queues.append(ring.number)
+
+    def number_packet(self) -> int:
+        """Returns the number of an IP packet that leaves in fragments.
+
+        No other packet of the device has that number, and those of the device that is opened next
+        begin elsewhere (RFC 8200 section 4.5).
+        """
+        if self._packet is None:
+            self._packet = int.from_bytes(self.transport.entropy(4), "little")
+        self._packet += 1
+        return self._packet
 
     def service(self) -> None:
         """Takes the completions and events that are present, and passes each to the object

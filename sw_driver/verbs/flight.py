@@ -149,10 +149,13 @@ class Flight:
         if last >= self.next:  # section 6.2.1, D i)
             return False
         full = self.flight >= self.cwnd
-        acked = self._take_cumulative(last, now)
+        taken = self._take_cumulative(last)
         advanced = last >= first
         highest = self._take_gaps(last, gaps)
-        acked += highest.octets
+        newest = highest.chunk or taken.chunk
+        if newest is not None and not newest.repeated:  # section 6.3.1, C5
+            self._measure(now - newest.sent)
+        acked = taken.octets + highest.octets
         missing = highest.tsn
         if self._recovery is not None and advanced and gaps:
             missing = last + max(end for _, end in gaps)
@@ -165,26 +168,27 @@ class Flight:
         self._count_misses(missing)
         return True
 
-    def _take_cumulative(self, last: int, now: float) -> int:
-        """Forgets the chunks up to a TSN; returns the octets that are newly acknowledged."""
-        octets = 0
+    class _Newly(NamedTuple):
+        """The chunk with the highest TSN of those that are newly acknowledged, if any, and the
+        octets of all of these.
+        """
+
+        tsn: int
+        chunk: _Chunk | None
+        octets: int
+
+    def _take_cumulative(self, last: int) -> _Newly:
+        """Forgets the chunks up to a TSN. Those of a gap were acknowledged before."""
+        highest, octets = None, 0
         for tsn in [each for each in self._chunks if each <= last]:
             chunk = self._chunks.pop(tsn)
             if not chunk.acked:
-                octets += chunk.octets
-            if tsn == last and not chunk.repeated:  # section 6.3.1, C5
-                self._measure(now - chunk.sent)
-        return octets
+                highest, octets = chunk, octets + chunk.octets
+        return self._Newly(last, highest, octets)
 
-    class _Highest(NamedTuple):
-        """The highest TSN that is newly acknowledged in a gap, and the octets of all of these."""
-
-        tsn: int
-        octets: int
-
-    def _take_gaps(self, last: int, gaps: Sequence[tuple[int, int]]) -> _Highest:
+    def _take_gaps(self, last: int, gaps: Sequence[tuple[int, int]]) -> _Newly:
         """Notes the chunks in Gap Ack Blocks. A block that is missing now takes its chunks back."""
-        highest, octets = last, 0
+        highest, newest, octets = last, None, 0
         # The work is that of the blocks and of the chunks: a peer may send many long blocks.
         blocks = sorted(gaps)
         starts = [start for start, _ in blocks]
@@ -193,10 +197,10 @@ class Flight:
             before = bisect_right(starts, tsn - last)
             found = before > 0 and tsn - last <= ends[before - 1]
             if found and not chunk.acked:
-                highest, octets = tsn, octets + chunk.octets
+                highest, newest, octets = tsn, chunk, octets + chunk.octets
                 chunk.lost = False
             chunk.acked = found
-        return self._Highest(highest, octets)
+        return self._Newly(highest, newest, octets)
 
     def _measure(self, time: float) -> None:
         """Adds a round-trip time to the timeout (section 6.3.1)."""

@@ -24,7 +24,8 @@ def fragments_of(path: SendPath, frame: bytes, mtu: int, number: int) -> Iterato
     """Yields the frames of the fragments of a frame's IP packet, none of which is longer than the
     MTU.
 
-    ``number`` distinguishes the fragments of one packet from those of others.
+    ``number`` distinguishes the fragments of one packet from those of others: the receiver may keep
+    fragments of a packet that was not whole for a minute.
     """
     begin = room_of(path)
     end = begin + (_V6 if path.v6 else _V4)

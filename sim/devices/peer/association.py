@@ -126,7 +126,8 @@ class SctpNetwork(LiveNetwork[bytes]):
     rates
         Those of :class:`.Network`; None: the network is good, and its MTU stays.
     counts
-        Those of :class:`.Network`, and how many packets were too ``long``.
+        Those of :class:`.Network`, how many packets were too ``long``, and how many chunks have
+        left again, from host memory (``repeats``) and from ``copies``.
     record
         Takes every frame before the network can lose it; None: nobody does.
     seed
@@ -254,6 +255,7 @@ class AssociationEnd:
         self._forwarded: dict[int, ExceptionPacket] = {}
         self._reported: set[int] = set()
         self._fresh = False  # there is something to acknowledge
+        self._window = _WINDOW  # the last one that the kernel got
         self._known = self._established = self._closed = False
         self._lost = False  # the kernel has aborted the association, and gets no ABORT
         #: When to let the kernel end the association for which it has asked, or to repeat that.
@@ -320,11 +322,11 @@ class AssociationEnd:
         while reports := self.association.poll():
             for report in reports:
                 self._report(report)
-        if self.association.hand_back(self._network.sim.send_frame):
-            self._fresh = True  # the window is open again
-        if self._fresh:
-            self._fresh = False
-            self._send(self._received.sack(_WINDOW - self.association.held))
+        self.association.hand_back(self._network.sim.send_frame)
+        window = _WINDOW - self.association.held
+        if self._fresh or window > self._window:
+            self._fresh, self._window = False, window
+            self._send(self._received.sack(window))
         outstanding = self.sender.tick() is not None
         if self._accepts_at is not None and not outstanding and not self.ended:
             self._accept_end(self._accepts_at)
@@ -370,7 +372,7 @@ class AssociationEnd:
             self._hold(packet.sequence)
 
     def receive(self, packet: Packet) -> None:
-        """Takes a packet of no association that the device knows (RFC 9260 section 8.5.1)."""
+        """Takes a packet of no association that the device knows (RFC 9260 sections 8.4, 8.5.1)."""
         if (packet.destination, packet.source) != (self.port, self._port_there):
             return
         kinds = []
@@ -382,6 +384,9 @@ class AssociationEnd:
                 kinds.append(kind)
                 if not self._aborted:
                     self.take(octets)
+            elif kind == ChunkType.SHUTDOWN_ACK:
+                # The end of an earlier association between these ports was lost.
+                self._send(Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=_T), packet.tag)
         if kinds and self._aborted and ChunkType.ABORT not in kinds:
             self._send(Chunk(ChunkType.ABORT))  # the first one was lost
 
@@ -447,6 +452,8 @@ class AssociationEnd:
         )  # fmt: skip
         self._known = True
 
-    def _send(self, chunk: AnyChunk) -> None:
-        packet = Packet(self.port, self._port_there, self._tag_there, (chunk,)).encode()
+    def _send(self, chunk: AnyChunk, tag: int | None = None) -> None:
+        """Sends a chunk, with the kernel's Verification Tag unless another one is given."""
+        tag = self._tag_there if tag is None else tag
+        packet = Packet(self.port, self._port_there, tag, (chunk,)).encode()
         self._network.transmit(frame_of(self._headers, packet))

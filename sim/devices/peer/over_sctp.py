@@ -316,6 +316,8 @@ async def _rows(
                     for sid in range(STREAMS)
                 ]
                 await _exchange(end, network, exchanges)
+                network.counts["repeats"] += end.sender.repeats
+                network.counts["copies"] += end.sender.copies
                 for each in exchanges:
                     tally.messages += each.messages
                     tally.differences += each.complaints()

@@ -32,12 +32,14 @@ from ddp_rnic.sim.replay.paths import frame_of
 from ddp_rnic.sw_driver import CQ
 
 PORT, TAG, TSN = 4791, 0x1234, 100
+WINDOW = association._WINDOW
 COOKIE = 7, b"biscuit!"
 ANSWER = InitChunk(
     TAG, TSN, 3, 3, 1 << 17, (COOKIE, (ADAPTATION_PARAMETER, ADAPTATION_DDP.to_bytes(4, "big"))),
     acknowledges=True,
 )  # fmt: skip
 ABORT = Chunk(ChunkType.ABORT)
+COMPLETE = Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=1)
 
 
 class Stranger:
@@ -220,7 +222,7 @@ def test_a_peer_whose_last_answer_was_lost_answers_again(node: SctpNode) -> None
 
     def ended(end: AssociationEnd) -> bool:
         if stranger.kinds().count(ChunkType.SHUTDOWN_ACK) == 2:
-            stranger.send(Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=1), tag=TAG)
+            stranger.send(COMPLETE, tag=TAG)
         return end.ended
 
     assert meet(
@@ -251,6 +253,27 @@ def test_a_message_that_no_packet_holds_ends_the_association(node: SctpNode) -> 
         meet(node, stranger, act)
 
 
+def test_an_earlier_association_whose_end_was_lost_ends(node: SctpNode) -> None:
+    """RFC 9260 section 8.4: "If the packet contains a SHUTDOWN ACK chunk, the receiver SHOULD
+    respond to the sender of the OOTB packet with a SHUTDOWN COMPLETE chunk", with the packet's tag.
+    A peer that waits for that answers no INIT chunk.
+    """
+    stranger, old = Stranger(), 0x4321
+    answer, packets = stranger.put, []
+
+    def put(frame: bytes) -> None:
+        packet = Packet.parse(frame[34:])
+        packets.append(packet)
+        if Packet(packet.source, PORT, old, (COMPLETE,)) in packets:
+            answer(frame)
+        else:
+            stranger.port, stranger.init = packet.source, cast(InitChunk, packet.chunks[0])
+            stranger.send(Chunk(ChunkType.SHUTDOWN_ACK), tag=old)
+
+    stranger.put = put  # type: ignore[method-assign]
+    assert meet(node, stranger, ready=lambda end: not end.ended)
+
+
 def test_an_abort_that_was_lost_is_sent_again(node: SctpNode) -> None:
     """RFC 9260 section 8.4: "The receiver of an OOTB packet [...] SHOULD respond [...] with an
     ABORT chunk".
@@ -270,6 +293,29 @@ def test_an_abort_that_was_lost_is_sent_again(node: SctpNode) -> None:
 
     asyncio.run(carried(network, [node.context], network.ends, run()))
     assert stranger.kinds() == [ChunkType.ABORT] * 2
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_window_is_smaller_while_the_host_keeps_chunks(node: SctpNode, whole: bool) -> None:
+    """RFC 9260 section 6.2: the window is what the buffers have left. A chunk is kept with its
+    header of 16 octets, until its message is whole or its session ends.
+    """
+    stranger, count = Stranger(), 2 + whole
+    flags = ({"ending": False}, {"beginning": False, "ending": False}, {"beginning": False})
+    chunks = deque(
+        DataChunk(TSN + at, 0, Ppid.SEGMENT, bytes(1000), **each)
+        for at, each in enumerate(flags[:count])
+    )
+
+    def seen(end: AssociationEnd) -> bool:
+        windows = [each.window for each in stranger.got if isinstance(each, SackChunk)]
+        if chunks and len(windows) == count - len(chunks):
+            stranger.send(chunks.popleft())
+        elif len(windows) == 2 and not whole:
+            end.association.tell(0, Function.FORGET, tsn=TSN)
+        return windows == [WINDOW - 1016, WINDOW - 2032, WINDOW]
+
+    assert meet(node, stranger, ready=seen)
 
 
 @pytest.mark.parametrize("ahead, reported", [(65534, True), (65535, False), (1 << 30, False)])

@@ -255,6 +255,7 @@ class AssociationEnd:
         self._forwarded: dict[int, ExceptionPacket] = {}
         self._reported: set[int] = set()
         self._fresh = False  # there is something to acknowledge
+        self._window = _WINDOW  # the last one that the kernel got
         self._known = self._established = self._closed = False
         self._lost = False  # the kernel has aborted the association, and gets no ABORT
         #: When to let the kernel end the association for which it has asked, or to repeat that.
@@ -321,11 +322,11 @@ class AssociationEnd:
         while reports := self.association.poll():
             for report in reports:
                 self._report(report)
-        if self.association.hand_back(self._network.sim.send_frame):
-            self._fresh = True  # the window is open again
-        if self._fresh:
-            self._fresh = False
-            self._send(self._received.sack(_WINDOW - self.association.held))
+        self.association.hand_back(self._network.sim.send_frame)
+        window = _WINDOW - self.association.held
+        if self._fresh or window > self._window:
+            self._fresh, self._window = False, window
+            self._send(self._received.sack(window))
         outstanding = self.sender.tick() is not None
         if self._accepts_at is not None and not outstanding and not self.ended:
             self._accept_end(self._accepts_at)

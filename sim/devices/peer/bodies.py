@@ -14,8 +14,9 @@ __all__ = ["Bodies", "Body", "base"]
 
 #: Octets of the region; one of those in it after the completion; and octets to choose from.
 _ROOM, _JUNK, _SPAN = 1 << 20, b"\xdd", 1 << 19
-#: Cuts of a message into parts of the region, and the share of messages that are in none.
-_CUTS, _COPIED = (0, 0, 1, 2, 3, 20), 0.3
+#: Cuts of a message into parts of the region, and the most of them; and the share of messages that
+#: are in none.
+_CUTS, _MOST, _COPIED = (0, 0, 0, 0, 1, 1, 2, 2, 3, 20), 250, 0.3
 
 
 def base(rng: random.Random, length: int) -> int:
@@ -52,7 +53,8 @@ class Bodies:
         rng = self._rng
         at = rng.randint(0, _SPAN - length)
         octets = self._octets[at : at + length]
-        cuts = sorted(rng.randint(0, length) for _ in range(rng.choice(_CUTS)))
+        count = rng.choice((*_CUTS, rng.randrange(_MOST)))
+        cuts = sorted(rng.randint(0, length) for _ in range(count))
         lengths = [end - begin for begin, end in pairwise((0, *cuts, length))]
         starts = [rng.randint(0, _ROOM - each) for each in lengths]
         places = tuple(map(range, starts, map(sum, zip(starts, lengths, strict=True))))

@@ -37,7 +37,7 @@ from .association import Received
 from .bodies import Bodies, base
 from .channel import Wrong
 from .end import carry
-from .entries import RingEntries, silent
+from .entries import RingEntries, broken, silent
 from .lockstep import Lengths
 from .network import Network
 
@@ -53,6 +53,8 @@ _WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000), (1, 2, 5), (1,
 _UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
 #: The share of messages that may have many segments.
 _LONG = 0.1
+#: The share of sessions after which a message is posted that is none.
+_FAILS = 0.5
 #: The shares of messages before which the MULPDU changes, and of those whose success is not
 #: reported.
 _CHANGES, _SILENT = 0.05, 0.2
@@ -477,6 +479,23 @@ class Flow:
         if got != (function, private):
             raise Wrong(f"{got} has arrived instead of {function.name} with {private.hex()}")
 
+    async def fail(self) -> None:
+        """Posts a message that is none, and others after it, once nothing more is to be sent: the
+        device reports the failure, and sends nothing.
+        """
+        statuses = [WcStatus.NOT_READ, *[WcStatus.FLUSHED] * self.rng.randrange(3)]
+        self._entries.change = broken(self.rng)
+        for _ in statuses:
+            self.half.post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), wr_id=-1, qn=0)
+            self._entries.change = None
+        self.cq.wake()
+        got: list[WcStatus] = []
+        while len(got) < len(statuses):
+            got += [wc.status for wc in self.cq.pick(64) if wc.wr_id == -1]
+            await asyncio.sleep(0)
+        if got != statuses:
+            raise Wrong(f"messages after one that is none completed with {got}, not {statuses}")
+
     def check(self) -> None:
         if self._delivered:
             raise Wrong("the golden model delivers messages that the device does not")
@@ -504,6 +523,8 @@ async def _session(flows: tuple[Flow, Flow], count: int, rng: random.Random, tal
     for flow, peer in ((first, last), (last, first)):
         await flow.control(Function.TERMINATE)
         await peer.expect(Function.TERMINATE)
+    if rng.random() < _FAILS:
+        await first.fail()
     for flow in flows:
         flow.check()
     tally.connections += 1

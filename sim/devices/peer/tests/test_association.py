@@ -32,6 +32,7 @@ from ddp_rnic.sim.replay.paths import frame_of
 from ddp_rnic.sw_driver import CQ
 
 PORT, TAG, TSN = 4791, 0x1234, 100
+WINDOW = association._WINDOW
 COOKIE = 7, b"biscuit!"
 ANSWER = InitChunk(
     TAG, TSN, 3, 3, 1 << 17, (COOKIE, (ADAPTATION_PARAMETER, ADAPTATION_DDP.to_bytes(4, "big"))),
@@ -292,6 +293,29 @@ def test_an_abort_that_was_lost_is_sent_again(node: SctpNode) -> None:
 
     asyncio.run(carried(network, [node.context], network.ends, run()))
     assert stranger.kinds() == [ChunkType.ABORT] * 2
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_window_is_smaller_while_the_host_keeps_chunks(node: SctpNode, whole: bool) -> None:
+    """RFC 9260 section 6.2: the window is what the buffers have left. A chunk is kept with its
+    header of 16 octets, until its message is whole or its session ends.
+    """
+    stranger, count = Stranger(), 2 + whole
+    flags = ({"ending": False}, {"beginning": False, "ending": False}, {"beginning": False})
+    chunks = deque(
+        DataChunk(TSN + at, 0, Ppid.SEGMENT, bytes(1000), **each)
+        for at, each in enumerate(flags[:count])
+    )
+
+    def seen(end: AssociationEnd) -> bool:
+        windows = [each.window for each in stranger.got if isinstance(each, SackChunk)]
+        if chunks and len(windows) == count - len(chunks):
+            stranger.send(chunks.popleft())
+        elif len(windows) == 2 and not whole:
+            end.association.tell(0, Function.FORGET, tsn=TSN)
+        return windows == [WINDOW - 1016, WINDOW - 2032, WINDOW]
+
+    assert meet(node, stranger, ready=seen)
 
 
 @pytest.mark.parametrize("ahead, reported", [(65534, True), (65535, False), (1 << 30, False)])

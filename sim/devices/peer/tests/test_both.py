@@ -181,7 +181,7 @@ def test_two_devices_agree_over_sctp(width: int, messages: int) -> None:
     assert tally.failure is None
     assert tally.messages >= messages and tally.connections > 2
     assert {*tally.kinds} == {"tagged message", "untagged message"}
-    assert tally.network["repeats"] > 0 and tally.octets > 100 * messages
+    assert tally.network["repeats"] > 0 and tally.octets > 50 * messages
 
 
 def other_chunks(bugs: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,6 @@ def test_what_a_host_must_not_ask_for_has_its_status_and_the_queue_goes_on(pd: P
 def test_a_command_of_a_host_that_has_gone_is_dropped(pd: PD, state: QPState) -> None:
     """Its completion may come after the connection has ended."""
     served = Queue(Disk(1 << 20, NAME), struct.pack("<HHHH24x", 0, 0, 32, 31))
-    served.qp = create_autospec(QP, instance=True, state=state)
-    served.take(WC(served.qp, WcStatus.SUCCESS, Opcode.RECV, bytearray(64), 64))
-    assert served.qp.mock_calls == [] and served.commands == 0
+    served.qp = qp = create_autospec(QP, instance=True, state=state)
+    served.take(WC(qp, WcStatus.SUCCESS, Opcode.RECV, bytearray(64), 64))
+    assert qp.mock_calls == [] and served.commands == 0

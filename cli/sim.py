@@ -32,7 +32,7 @@ from ..sim.replay.send_plan import send_plans
 from ..sim.replay.sending import send as send_again
 from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
-from ..sim.reports.record import MOST
+from ..sim.reports.record import MOST, OCTETS
 from ..sim.reports.report import Result, Run, left_out_text
 from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
@@ -50,7 +50,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         help="Directory for report.json, memory/, receives/, and explorer.html with the first"
-        f" {MOST} segments and all that were refused.",
+        f" segments, up to {MOST} and {OCTETS >> 20} MiB, and all that were refused.",
         show_default=False,
     ),
 ]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from ...sw_driver.rdmap.wire import Message
 from ..capture.streams import Arrival, Tagged, Untagged
@@ -24,7 +26,7 @@ from .page import filled
 from .report import Result
 from .shown import Shown
 
-__all__ = ["html", "left_out", "write"]
+__all__ = ["left_out", "write"]
 
 _TEMPLATE = Path(__file__).with_name("explorer.html")
 #: Where the pieces are put: the first piece of rows before the script, so that it shows early.
@@ -40,7 +42,13 @@ def write(
     result: Result, explainer: Explainer, path: Path, progress: Progress | None = None
 ) -> None:
     """Writes the file. ``progress`` is called with the segments that are explained, and of all."""
-    path.write_text(html(result, explainer, progress), encoding="utf-8")
+    with TemporaryFile("w+", encoding="utf-8") as pieces:
+        before, after = _around(result, explainer, pieces, progress)
+        pieces.seek(0)
+        with path.open("w", encoding="utf-8") as file:
+            file.write(before)
+            shutil.copyfileobj(pieces, file)
+            file.write(after)
 
 
 def left_out(listed: int, segments: int) -> str:
@@ -48,16 +56,17 @@ def left_out(listed: int, segments: int) -> str:
     return f"the first segments and those refused later, {listed} of {segments}"
 
 
-def html(result: Result, explainer: Explainer, progress: Progress | None = None) -> str:
-    """Returns the text of the file."""
+def _around(
+    result: Result, explainer: Explainer, pieces: IO[str], progress: Progress | None
+) -> tuple[str, str]:
+    """Writes the pieces of explanations; returns the file's text before and after them."""
     times = {key_of(each.arrival): each for run in result.runs for each in timeline.segments(run)}
     tables = _Tables()
     columns: list[list[Any]] = [[] for _ in range(10)]
-    pieces: list[str] = []
     judged = list(explainer.judged.values())
     for at in range(0, len(judged), _SEGMENTS):
         known = [explainer.explain(each) for each in judged[at : at + _SEGMENTS]]
-        pieces.append(_script(f"more-{len(pieces)}", _piece(tables, known, times)))
+        pieces.write(_script(f"more-{at // _SEGMENTS}", _piece(tables, known, times)))
         for each in known:
             for column, value in zip(columns, _row(tables, explainer, each), strict=True):
                 column.append(value)
@@ -81,8 +90,9 @@ def html(result: Result, explainer: Explainer, progress: Progress | None = None)
         "streams": {stream.number: str(stream) for _, stream in result.streams},
         **tables.lists(),
     }
-    page = filled(_TEMPLATE, data)
-    return page.replace(_FIRST, "".join(rows[:1])).replace(_REST, "".join([*rows[1:], *pieces]))
+    page = filled(_TEMPLATE, data).replace(_FIRST, "".join(rows[:1]))
+    before, _, after = page.partition(_REST)
+    return before + "".join(rows[1:]), after
 
 
 def _script(name: str, data: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 
 from ..capture.streams import Arrival
 from ..engines.engine import Outcome
@@ -12,10 +12,10 @@ from ..replay.plan import Plan
 from ..replay.sctp_expectation import SctpGolden
 from .explanation import Key, key_of
 
-__all__ = ["MOST", "Record"]
+__all__ = ["MOST", "OCTETS", "Record"]
 
-#: How many segments are kept from the beginning of a run.
-MOST = 8_000
+#: How many segments are kept from the beginning of a run, and how many octets they have together.
+MOST, OCTETS = 8_000, 8 << 20
 #: How many further segments the device has got before these are kept: those in front of them are
 #: placed and delivered then.
 _BEHIND = 1_000
@@ -24,7 +24,8 @@ _OF_CYCLES = "completions", "delivered", "writes", "bursts", "responses", "taken
 
 
 class Record:
-    """Keeps the events of a run's first :data:`MOST` segments, and the segments refused later.
+    """Keeps the events of a run's first segments, up to :data:`MOST` and :data:`OCTETS`, and the
+    segments refused later.
 
     Parameters
     ----------
@@ -46,10 +47,10 @@ class Record:
         plan, golden = self._plan, self._plan.golden
         if self._beginning is None:
             packets = plan.sent[: len(outcome.taken)]
-            if sum(map(len, packets)) < MOST + _BEHIND:
+            if sum(map(len, packets)) < self._most() + _BEHIND:
                 return False
             self._beginning, self._sent = outcome, packets
-            self._judged = dict(islice(golden.judged.items(), MOST))
+            self._judged = dict(islice(golden.judged.items(), self._most()))
             self._placements = [
                 each for each in golden.placements if key_of(each.arrival) in self._judged
             ]
@@ -58,6 +59,12 @@ class Record:
                 self._ring = [*golden.ring]
         self._add_refused()
         return True
+
+    def _most(self) -> int:
+        """Returns how many of the first segments are kept."""
+        judged = islice(self._plan.golden.judged.values(), MOST)
+        octets = accumulate(len(each.arrival.ulpdu) for each in judged)
+        return sum(1 for _ in takewhile(lambda count: count <= OCTETS, octets))
 
     def _add_refused(self) -> None:
         golden = self._plan.golden
@@ -75,7 +82,7 @@ class Record:
         """
         golden = self._plan.golden
         if self._beginning is None:
-            self._judged = dict(islice(golden.judged.items(), MOST))
+            self._judged = dict(islice(golden.judged.items(), self._most()))
             self._add_refused()
             golden.judged = self._judged
             return outcome

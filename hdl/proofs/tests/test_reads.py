@@ -6,8 +6,10 @@ from ddp_rnic.hdl.proofs.reads import Answering, End, Pair, Together
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 
 
-def test_no_request_waits_for_reads_and_no_read_for_a_free_slot():
-    proof = bounded(Answering(End()), depth=Answering.DEPTH)
+#: All planted bugs show within 31 cycles.
+@pytest.mark.parametrize("depth", [32, pytest.param(Answering.DEPTH, marks=pytest.mark.long)])
+def test_no_request_waits_for_reads_and_no_read_for_a_free_slot(depth):
+    proof = bounded(Answering(End()), depth=depth)
     assert proof.status == "PASS", proof.log
 
 

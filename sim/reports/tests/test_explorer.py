@@ -61,8 +61,10 @@ def result() -> Result:
 
 
 @pytest.fixture(scope="module")
-def text(explainer: Explainer, result: Result) -> str:
-    return explorer.html(result, explainer)
+def text(explainer: Explainer, result: Result, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    explorer.write(result, explainer, path)
+    return path.read_text()
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ddp_rnic.flow import yosys
 from ddp_rnic.hdl.spec.config import WIDTHS
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A design has many objects that stay alive; collecting garbage often would only cost time.
 gc.set_threshold(100_000, 50, 100)
@@ -123,9 +124,13 @@ def _between(item: pytest.Item) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes minutes; runs with --long only")
-    settings.register_profile("same", derandomize=True, database=None)
-    if not config.getoption("--random"):
-        settings.load_profile("same")
+    # A busy machine fails no test.
+    busy: dict[str, Any] = {
+        "deadline": None, "suppress_health_check": [HealthCheck.too_slow],
+    }  # fmt: skip
+    settings.register_profile("random", **busy)
+    settings.register_profile("same", derandomize=True, database=None, **busy)
+    settings.load_profile("random" if config.getoption("--random") else "same")
     # Under pytest-xdist the reports of all workers come to the controller.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Evidence())

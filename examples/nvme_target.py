@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ddp_rnic.sw_driver import WcStatus
 from ddp_rnic.sw_driver.cm import ConnectError, ConnectRequest
-from ddp_rnic.sw_driver.rdmap import QP, WC, Opcode
+from ddp_rnic.sw_driver.rdmap import QP, WC, Opcode, QPState
 
 #: Octets of a command, of a completion, of the data in a command's capsule, and of a block.
 COMMAND, COMPLETION, INLINE, BLOCK = 64, 16, 4096, 512
@@ -219,8 +219,10 @@ class Queue:
             qp.post_recv(buffer, wr_id=buffer)
 
     def take(self, completion: WC) -> None:
-        """Takes a completion of the queue pair: a command came, or its data."""
-        if completion.status is not WcStatus.SUCCESS:
+        """Takes a completion of the queue pair: a command came, or its data. Nothing is done any
+        more for a host that has closed the connection meanwhile.
+        """
+        if completion.status is not WcStatus.SUCCESS or self.qp.state is not QPState.RTS:
             return
         if completion.opcode is Opcode.RECV:
             buffer = completion.wr_id

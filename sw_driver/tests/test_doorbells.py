@@ -50,7 +50,7 @@ from ddp_rnic.sw_driver.tests.managed import Managed, managed, served, until
 from ddp_rnic.sw_driver.transports.mapped import MappedPage
 from ddp_rnic.sw_driver.verbs.sending import Part
 
-SENDS = RnicConfig(transmit=True)
+SENDS = RnicConfig(transmit=True, responder=True)
 BOTH = Access.REMOTE_WRITE | Access.LOCAL_READ
 #: Where the doorbells are among the words of a page, and a value that none has at first.
 WORDS = [regs.address(name) // 4 for name in regs.DOORBELLS]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Iterator
+from unittest.mock import create_autospec
 
 import pytest
-from ddp_rnic.examples.nvme_target import BLOCK, MDTS, PAGE, Disk, serve_queue
+from ddp_rnic.examples.nvme_target import BLOCK, MDTS, PAGE, Disk, Queue, serve_queue
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sw_driver import PD, Access, Device, WcStatus
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, Rejected, connect
-from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.rdmap import QP, WC, Opcode, QPState
 
 NAME = "nqn.2026-11.org.example:disk"
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -198,3 +199,12 @@ def test_what_a_host_must_not_ask_for_has_its_status_and_the_queue_goes_on(pd: P
 
     run(pd, disk, test)
     assert disk.memory == bytes(len(disk.memory))
+
+
+@pytest.mark.parametrize("state", [QPState.CLOSED, QPState.ERR])
+def test_a_command_of_a_host_that_has_gone_is_dropped(pd: PD, state: QPState) -> None:
+    """Its completion may come after the connection has ended."""
+    served = Queue(Disk(1 << 20, NAME), struct.pack("<HHHH24x", 0, 0, 32, 31))
+    served.qp = qp = create_autospec(QP, instance=True, state=state)
+    served.take(WC(qp, WcStatus.SUCCESS, Opcode.RECV, bytearray(64), 64))
+    assert qp.mock_calls == [] and served.commands == 0

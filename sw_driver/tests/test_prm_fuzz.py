@@ -200,7 +200,7 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
     policy = Policy(
         clients=8, per_user=8, limits=Limits(memory=1 << 20, octets=1 << 20, completions=100)
     )
-    sends = RnicConfig(transmit=True)
+    sends = RnicConfig(transmit=True, responder=True)
     with managed(tmp_path, policy, config=sends) as prm, connect(prm.path) as context:
         with PD(context) as pd, CQ(context, 50) as cq, Stream(pd, cq) as stream:
             region = pd.register(bytearray(b"mine" * 1000))

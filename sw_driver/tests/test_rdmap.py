@@ -347,7 +347,8 @@ def test_a_fenced_request_leaves_after_all_earlier_reads(bench: Bench) -> None:
 
 
 def test_a_fenced_request_does_not_wait_for_reads_that_can_not_end() -> None:
-    with SimTransport(RnicConfig(transmit=True)) as sim, Device(sim).open() as context:
+    config = RnicConfig(transmit=True, responder=True)
+    with SimTransport(config) as sim, Device(sim).open() as context:
         bench = begin(sim, context)
         bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), wr_id="read", stag=1)
         bench.qp.post_send(Opcode.SEND, b"fenced", wr_id="send", fence=True)

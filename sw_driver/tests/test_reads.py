@@ -110,7 +110,7 @@ def begin(sim: SimTransport, context: Context, ord: int) -> End:
     params=[64, *(pytest.param(width, marks=pytest.mark.long) for width in (128, 256, 512))]
 )
 def opened(request: pytest.FixtureRequest) -> Iterator[tuple[SimTransport, Context]]:
-    config = RnicConfig(width=request.param, transmit=True)
+    config = RnicConfig(width=request.param, transmit=True, responder=True)
     with SimTransport(config) as sim, Device(sim).open() as context:
         yield sim, context
 

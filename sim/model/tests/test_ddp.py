@@ -409,7 +409,7 @@ def test_without_an_order_segments_are_in_order() -> None:
         assert placed.order == delivered.order == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_arrival_ends_in_the_same_memory_and_deliveries(data: st.DataObject) -> None:
     """Messages of both models, shuffled and repeated, give the same result as in order:
@@ -443,7 +443,7 @@ def test_any_arrival_ends_in_the_same_memory_and_deliveries(data: st.DataObject)
     assert sorted(placed) == list(range(len(segments)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(-GUARD, LENGTH + GUARD), st.integers(0, 2 * GUARD), st.booleans())
 def test_nothing_outside_the_region_is_ever_written(start: int, length: int, far: bool) -> None:
     """Section 8.3.1 item 3: no octet of "memory outside the buffer specified". Guards
@@ -555,7 +555,7 @@ def test_a_device_keeps_its_number_of_waiting_messages_and_no_more() -> None:
 
 
 @given(seed=st.integers(0, 1 << 32), shuffled=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuffled: bool) -> None:
     """Holds for any interleaving: section 5.3 allows placement in any order, 5.4 delivery in
     one order.

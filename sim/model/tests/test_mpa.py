@@ -176,7 +176,7 @@ ULPDUS = st.lists(st.one_of(st.binary(max_size=24), st.integers(0, 3000).map(byt
 POSITIONS = st.integers(0, 1 << 12).map(lambda position: 4 * position)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ULPDUS, st.booleans(), st.booleans(), POSITIONS, st.data())
 def test_a_stream_survives_any_cutting(
     ulpdus: list[bytes],
@@ -209,7 +209,7 @@ def test_a_stream_survives_any_cutting(
     assert receiver.position == sender.position == at
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(min_size=1, max_size=700), st.booleans(), st.data())
 def test_any_flipped_bit_after_the_length_is_a_digest_error(
     ulpdu: bytes,

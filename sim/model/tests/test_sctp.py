@@ -101,13 +101,11 @@ CHUNKS = st.one_of(
 PACKETS = st.builds(Packet, SHORT, SHORT, NUMBER, st.lists(CHUNKS, max_size=4).map(tuple))
 
 
-@settings(deadline=None)
 @given(PACKETS)
 def test_a_packet_survives(packet: Packet) -> None:
     assert Packet.parse(packet.encode()) == packet
 
 
-@settings(deadline=None)
 @given(PACKETS, st.data())
 def test_any_flipped_bit_is_a_checksum_error(packet: Packet, data: st.DataObject) -> None:
     octets = bytearray(packet.encode())
@@ -605,7 +603,7 @@ def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
             assert follows(Session(4), sequence) == legal(sequence), sequence
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(st.data())
 def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObject) -> None:
     """Section 6.1: "The normative sequence for considering Payload Data Chunks within a given

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 
 from ddp_rnic.sim.devices.peer.tcp import Receiver, Sender
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.randoms(use_true_random=False))
 def test_pieces_in_any_order_and_any_cut_give_the_octets_once(
     length: int, rng: random.Random

@@ -53,8 +53,9 @@ _WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000), (1, 2, 5), (1,
 _UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
 #: The share of messages that may have many segments.
 _LONG = 0.1
-#: The share of sessions after which a message is posted that is none.
-_FAILS = 0.5
+#: The share of sessions after which a message is posted that is none, or a doorbell rings for more
+#: entries than a ring has.
+_FAILS, _RING = 0.5, 1 << 8
 #: The shares of messages before which the MULPDU changes, and of those whose success is not
 #: reported.
 _CHANGES, _SILENT = 0.05, 0.2
@@ -480,14 +481,18 @@ class Flow:
             raise Wrong(f"{got} has arrived instead of {function.name} with {private.hex()}")
 
     async def fail(self) -> None:
-        """Posts a message that is none, and others after it, once nothing more is to be sent: the
-        device reports the failure, and sends nothing.
+        """Posts a message that is none, and others after it, or names more entries than the ring
+        has, once nothing more is to be sent: the device reports the failure, and sends nothing.
         """
-        statuses = [WcStatus.NOT_READ, *[WcStatus.FLUSHED] * self.rng.randrange(3)]
-        self._entries.change = broken(self.rng)
+        statuses, entries = [WcStatus.NOT_READ], self._entries
+        if self.rng.random() < 0.5:
+            statuses += [WcStatus.FLUSHED] * self.rng.randrange(3)
+            entries.change = broken(self.rng)
+        else:
+            entries.beyond = self.rng.randrange(_RING, 1 << 15)
         for _ in statuses:
             self.half.post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), wr_id=-1, qn=0)
-            self._entries.change = None
+            entries.change, entries.beyond = None, 0
         self.cq.wake()
         got: list[WcStatus] = []
         while len(got) < len(statuses):

@@ -113,6 +113,8 @@ def meet(
             return await end.until(lambda: ready(end), 2.0)
         finally:
             end.close()
+            while network._flying:
+                await asyncio.sleep(0)
 
     return asyncio.run(carried(network, [node.context], network.ends, run()))
 

@@ -40,6 +40,8 @@ ANSWER = InitChunk(
 )  # fmt: skip
 ABORT = Chunk(ChunkType.ABORT)
 COMPLETE = Chunk(ChunkType.SHUTDOWN_COMPLETE, flags=1)
+#: Seconds after which nothing is expected any more.
+NEVER = 0.3
 
 
 class Stranger:
@@ -98,8 +100,9 @@ def meet(
     stranger: Stranger,
     act: Callable[[AssociationEnd], None] = lambda end: None,
     ready: Callable[[AssociationEnd], object] = lambda end: False,
+    seconds: float = 20.0,
 ) -> bool:
-    """Sets an association up, lets the stranger act, and waits for ``ready``, at most two seconds.
+    """Sets an association up, lets the stranger act, and waits for ``ready``, at most some seconds.
 
     The association is closed at last, and the network carries what that sends.
     """
@@ -110,7 +113,7 @@ def meet(
         try:
             await end.connect(PORT)
             act(end)
-            return await end.until(lambda: ready(end), 2.0)
+            return await end.until(lambda: ready(end), seconds)
         finally:
             end.close()
             while network._flying:
@@ -134,7 +137,7 @@ def test_a_packet_with_another_tag_or_port_is_discarded(node: SctpNode, kind: Ch
         stranger.send(Chunk(kind), tag=TAG)  # without the flag T
         stranger.send(Chunk(kind), port=PORT + 1)
 
-    assert not meet(node, stranger, act, lambda end: end.ended)
+    assert not meet(node, stranger, act, lambda end: end.ended, NEVER)
     assert stranger.kinds() == [ChunkType.ABORT]  # that of close()
 
 
@@ -240,7 +243,7 @@ def test_frames_that_are_too_short_are_dropped(node: SctpNode) -> None:
         frame = stranger.waiting.pop()
         stranger.waiting.extend(frame[:length] for length in range(14, len(frame)))
 
-    assert not meet(node, stranger, act)
+    assert not meet(node, stranger, act, seconds=NEVER)
 
 
 def test_a_message_that_no_packet_holds_ends_the_association(node: SctpNode) -> None:

@@ -64,8 +64,9 @@ The registers from ``SEND_STREAM`` on exist only in a device that sends, see ``C
   The device reads the entries of its message, checks its pieces anew, and the same FPDU leaves,
   with ``repeat`` in its record; if an STag does not allow it any more, the half closes. Once a
   message is acknowledged, write ``SEND_RELEASED``, which needs no other register: the message ends.
-  Until then its entries and its octets have to stay. While ``SEND_STATE.repeating`` reads 1, an
-  FPDU of the stream is on its way again.
+  Until then its entries and its octets have to stay. An FPDU that is on its way again needs them,
+  too: its message is released after the FPDU has left. ``SEND_STATE.repeating`` reads 1 while there
+  is one of the stream.
 
 * Reads over MPA: after ``STREAM_COMMIT`` write ``SEND_STREAM`` and ``READ_ORD``, then
   ``READ_COMMIT``. A READ takes one of as many slots when its Read Request is cut, and waits in the

@@ -261,6 +261,30 @@ def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
     assert (bench.sender.repeats > 0) == (loss > 0)
 
 
+def test_a_message_does_not_end_while_one_of_its_chunks_is_on_its_way_again(bench: Bench) -> None:
+    """Its acknowledgment may come after the chunk was asked for again. The device still reads the
+    message's entries and octets then, so the host must not have them back.
+    """
+    stream = bench.open(0)
+    for _ in range(5):
+        region, before = bench.region(bytes(900)), bench.sender.repeats
+        bench.peer.loses = lambda tsn: True
+        stream.sending.post(Kind.TAGGED, Part(region, 0, 900), stag=1, to=0, wr_id=region)
+        for _ in range(3):
+            bench.sim.run(400)
+            bench.association.poll()
+        bench.now += 100
+        bench.sender.tick()
+        last = (bench.sender._flight.next - 1) % (1 << 32)
+        bench.sender.receive(SackChunk(last, WINDOW).encode())
+        while not any(wc.wr_id is region for wc in bench.cq.poll(64)):
+            bench.sim.run(4)
+        region.close()
+        bench.sim.run(2000)
+        bench.association.poll()
+        assert bench.sender.repeats == before + 1 and stream.sending.repeats
+
+
 def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
     bench.peer.answers = False
     stream = bench.open(0, accepted=False)

@@ -28,7 +28,7 @@ from ddp_rnic.sw_driver import (
 )
 from ddp_rnic.sw_driver.cm import Endpoint, Listener, MpaSource, StartupFrame, Terminated, connect
 from ddp_rnic.sw_driver.cm.pump import Pump
-from ddp_rnic.sw_driver.rdmap import CQ, QP, Layer, Opcode, ReadRequest, Terminate, wire
+from ddp_rnic.sw_driver.rdmap import CQ, QP, Layer, Opcode, QPState, ReadRequest, Terminate, wire
 from ddp_rnic.sw_driver.verbs.sending import Part, SendingHalf, SendSettings
 
 #: Lets a Data Source send a message; returns the FPDUs.
@@ -480,3 +480,31 @@ def test_a_late_acknowledgment_ends_no_message_of_a_later_stream(pd: PD) -> None
         second.acknowledge(octets)
         while len(cq.poll()) < 3:
             context.transport.wait(0)
+
+
+def test_a_message_does_not_end_while_its_fpdu_is_on_its_way_again(pd: PD) -> None:
+    """Its acknowledgment may come after the FPDU was asked for again. The device still reads the
+    message's entries and octets then, so the host must not have them back.
+    """
+    context, settings = pd.context, SendSettings(1000, crc=True, markers=False, keeps=False)
+    simulated = context.transport
+    assert isinstance(simulated, SimTransport)
+    with CQ(context) as cq, QP(pd, cq, settings) as qp:
+        position = 0
+        for _ in range(3):
+            region = pd.register(bytearray(900), Access.LOCAL_READ)
+            qp.post_send(Opcode.SEND, region)
+            while not (octets := qp.data_to_send()):
+                context.transport.wait(0)
+                assert not cq.poll()
+            assert qp.repeat(position)
+            position += len(octets)
+            qp.acknowledge(position)
+            while not cq.poll():
+                simulated.run(4)
+            region.close()
+            for _ in range(20):
+                context.transport.wait(0)
+                assert not cq.poll()
+            assert [again for _, again in qp.repeats_to_send()] == [octets]
+        assert qp.state is QPState.RTS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...hdl.spec import commands
@@ -56,6 +56,8 @@ class ChunkHalf(SendingHalf):
     def __init__(self, stream: KnownStream, sender: AssociationSender) -> None:
         self._sender, self._chunks = sender, 0
         self._held: deque[tuple[Kind, Body, object, dict[str, int]]] = deque()
+        #: The first entries of the messages whose chunks were asked for again, in that order.
+        self._asked: deque[int] = deque()
         self.established = False
         settings = SendSettings(mulpdu=sender.mulpdu, crc=False, markers=False, keeps=False)
         super().__init__(stream, settings, leave=lambda octets: None)
@@ -103,6 +105,20 @@ class ChunkHalf(SendingHalf):
             self._allow(_ALL)
         if self._abandoned:
             self._release(self._gone)
+
+    def asked(self, record: Record) -> None:
+        """Notes that a chunk was asked for again."""
+        self._asked.append(record.entry)
+
+    def left_again(self) -> None:
+        """Notes that the chunk that was asked for first has left again."""
+        if self._asked:  # it may be of an earlier session
+            self._asked.popleft()
+        self._release(self._gone if self._abandoned else self._arrived)
+
+    @property
+    def _read_again(self) -> Iterable[int]:
+        return self._asked
 
     def arrived(self, record: Record) -> None:
         """Notes that the peer has acknowledged all chunks of the stream up to this one."""
@@ -308,9 +324,13 @@ class AssociationSender:
     def leave(self, frame: SentFpdu) -> None:
         """Takes a frame that the device has sent."""
         record, flight = Record.decode(frame.record), self._flight
+        half = self._half(frame.stream - self.association.first)
         if record.repeat:
             self.repeats += 1
+            if half is not None:
+                half.left_again()
         else:
+            assert half is not None
             if frame.sequence != flight.next % _TSN:
                 raise TransportError(
                     f"a chunk left with the TSN {frame.sequence:#010x}, not"
@@ -319,8 +339,6 @@ class AssociationSender:
             chunk = frame.octets[len(self._path.headers) + COMMON_HEADER :]
             length = int.from_bytes(chunk[2:4], "big")
             data = chunk[DATA_HEADER:length]
-            half = self._half(frame.stream - self.association.first)
-            assert half is not None
             self._chunks[flight.next] = _Chunk(
                 half, record, frame.octets, len(data) - SSN, int.from_bytes(data[:SSN], "big"),
                 int.from_bytes(data[12:16], "big"),
@@ -388,6 +406,7 @@ class AssociationSender:
                         offset=record.offset, length=chunk.length, msn=chunk.msn, ssn=chunk.ssn,
                     )
                 )  # fmt: skip
+                chunk.half.asked(record)
             else:
                 # The stream has ended, and the peer still has to get the TSN.
                 self.copies += 1

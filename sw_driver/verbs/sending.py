@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -181,7 +181,7 @@ class SendingHalf:
         # left, and after those that have arrived.
         self._left: deque[_Left] = deque()
         self._again: deque[tuple[_Left, Callable[[int, bytes], object]]] = deque()
-        self._gone = self._arrived = 0
+        self._gone = self._arrived = self._released = 0
         # No message waits for its release any more. FPDUs that may be asked for again even when the
         # stream has ended: the host keeps them, by their positions.
         self._abandoned = False
@@ -416,8 +416,23 @@ class SendingHalf:
         self._arrived = arrived
 
     def _release(self, index: int) -> None:
-        """Lets the messages end whose entries are before an index."""
-        self._context.registers.start(commands.release(self._stream.number, index))
+        """Lets the messages end whose entries are before an index.
+
+        Before the half is abandoned, a message does not end while one of its FPDUs is on its way
+        again: the device reads its entries, its octets and their STags once more, although the
+        peer's acknowledgment has come meanwhile.
+        """
+        if not self._abandoned:
+            ahead = (index, *self._read_again)
+            index = min(ahead, key=lambda each: (each - self._released) % (1 << 16))
+        if index != self._released:
+            self._released = index
+            self._context.registers.start(commands.release(self._stream.number, index))
+
+    @property
+    def _read_again(self) -> Iterable[int]:
+        """The first entries of the messages of which FPDUs are on their way again."""
+        return (fpdu.record.entry for fpdu, _ in self._again if not fpdu.record.response)
 
     def repeat(self, position: int, take: Callable[[int, bytes], object]) -> bool:
         """Asks for the FPDU again that has the octet at a position in the LLP stream.
@@ -474,14 +489,15 @@ class SendingHalf:
                 f" {fpdu.end - fpdu.position} before: do not change the send ring"
             )
         take(fpdu.position, octets)
+        self._release(self._gone if self._abandoned else self._arrived)
 
     def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
         count = (done - self._done) % (1 << 16)
         if status is SentStatus.FAILED:
             self._failed = True
-            if self._state()["lost"]:
-                # The device reads the ring no more.
+            if self._broken or self._state()["lost"]:
+                # The device reads the ring no more. All messages have ended, whatever it says next.
                 self._broken, count = True, self._producer - self._done
             elif not count and self.responder is not None:
                 # A Read Response has failed.

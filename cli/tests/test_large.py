@@ -119,6 +119,22 @@ def test_a_long_run_lists_its_beginning_and_what_was_refused_later(
     assert all(re.match("refused|failed", verdict) for verdict in verdicts)
 
 
+def test_the_beginning_of_a_long_run_is_bounded_in_octets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_pieces(monkeypatch, 1000)
+    monkeypatch.setattr(record, "OCTETS", most := 5000)
+    monkeypatch.setattr(record, "_BEHIND", 50)
+    result = sim(monkeypatch, CompiledEngine(), SHIPPED, "--out", tmp_path)
+    assert result.exit_code == 0
+    listed, of = map(int, re.search(r"refused\s+later, (\d+) of (\d+)", result.stdout).groups())
+    _, pieces = unpacked((tmp_path / "explorer.html").read_text())
+    octets, verdicts = pieces["rows"][0][6], pieces["rows"][0][7]
+    assert len(octets) == len(verdicts) == listed < of == 236
+    # Each segment has a header of 14 or 18 octets. The nine that were refused came later.
+    assert most - 1500 < sum(octets[:-9]) + 18 * (listed - 9) and sum(octets[:-9]) < most
+
+
 class Watching(CompiledEngine):
     """Notes the highest address that is written, and which octets the comparisons change.
 

@@ -127,7 +127,8 @@ def test_the_beginning_of_a_long_run_is_bounded_in_octets(
     monkeypatch.setattr(record, "_BEHIND", 50)
     result = sim(monkeypatch, CompiledEngine(), SHIPPED, "--out", tmp_path)
     assert result.exit_code == 0
-    listed, of = map(int, re.search(r"refused\s+later, (\d+) of (\d+)", result.stdout).groups())
+    (counts,) = re.findall(r"refused\s+later, (\d+) of (\d+)", result.stdout)
+    listed, of = map(int, counts)
     _, pieces = unpacked((tmp_path / "explorer.html").read_text())
     octets, verdicts = pieces["rows"][0][6], pieces["rows"][0][7]
     assert len(octets) == len(verdicts) == listed < of == 236

@@ -5,7 +5,8 @@ network that loses packets, carries some twice and lets some overtake others. Mo
 a TCP without copies: the device reads the octets again that were lost, and a buffer is overwritten
 as soon as its message is complete. The work is drawn in chunks, which the seed and their number
 determine. In a chunk several connections are busy in both directions at the same time, and every
-other one ends with an error. Each octet that arrives is compared with the octet that was sent.
+other one ends with an error. On some, an end takes no completions until its completion queue is
+full, and the others do not wait. Each octet that arrives is compared with the octet that was sent.
 After some chunks others play with new devices, in surroundings with other delays.
 """
 
@@ -37,6 +38,7 @@ from .end import TcpEnd, carry
 from .entries import RingEntries, broken, silent
 from .lockstep import LockStep
 from .network import Network, Packet, Rates
+from .rest import Rest
 from .sessions import play_sessions
 
 __all__ = ["Failure", "Tally", "config_of", "play"]
@@ -55,6 +57,11 @@ _MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000), 0.05, 0.2
 _LONG, _LONGEST = 0.1, 0.002
 #: The share of messages whose success is not reported.
 _SILENT = 0.2
+#: The share of connections of which an end takes no completions for a while, and the base-2
+#: logarithms of how many its queue holds then; and how many messages this end sends meanwhile.
+_RESTS, _ROOMS, _MEANWHILE = 0.3, (1, 2, 3, 4, 5, 6), 30
+#: More entries than a send ring has, and than a producer index may be ahead.
+_BEYOND = 1 << 8, 1 << 15
 #: RDMA Reads that an end may have outstanding.
 _READS = (1, 2, 16)
 #: Octets of pages on the bus, or None; probabilities that the bus or a port idles; and cycles that
@@ -271,7 +278,12 @@ async def _work(pair: tuple[_End, _End], count: int) -> None:
             group.create_task(end.take(peer, count))
     for end in pair:
         end.check()
-    if one.rng.random() < 0.5:
+    going = True
+    if one.rng.random() < _RESTS:
+        going = await one.rest(other)
+        for end in pair:
+            end.check()
+    if going and one.rng.random() < 0.5:
         await one.err(other)
         for end in pair:
             end.check()
@@ -331,7 +343,7 @@ class _End:
         self.coming: deque[tuple[bytes, bool]] = deque()  # messages that were sent to this end
         self.posted = False  # all messages of this end are
         self._further: list[MR] = []  # regions for errors
-        self._begun = False  # the message with the error was sent in part
+        self._mute = False  # no Terminate arrives after the error
         self._slots = asyncio.Semaphore(_UNDER_WAY)
         self._requests: deque[_Request] = deque()
 
@@ -378,10 +390,15 @@ class _End:
     async def post(self, peer: _End, count: int) -> None:
         """Posts messages to the peer. The last one is a Send: with it, all Writes have arrived."""
         kinds = {"send": self._send, "write": self._write, "read": self._read}
+        rests = self.endpoint.rest or peer.endpoint.rest
+        if rests:  # the response would overrun a queue, or the request add no completion to it
+            del kinds["read"]
         for number in range(count):
             kind = self.rng.choice((*kinds, "send", "write"))
             if number == count - 1:
                 kind = "send"
+            if rests and peer.free.locked():  # an end that rests posts no buffers
+                kind = "write"
             if kind == "send":
                 await peer.free.acquire()
             await self._slots.acquire()
@@ -443,23 +460,32 @@ class _End:
         completed = 0
         while completed < count or self.coming or not peer.posted:
             for wc in await self.endpoint.wait(64):
-                if wc.status is not WcStatus.SUCCESS:
-                    why = self.endpoint.connection.reason() or "for no reason"
-                    raise Wrong(f"{wc.opcode.name} completed with {wc.status.name}: {why}")
                 if wc.opcode is Opcode.RECV:
-                    self._receive(wc)
+                    self._compare(wc)
+                    self._post_buffer(self.endpoint.qp)
                 else:
                     self._complete(wc)
                     completed += 1
 
-    def _receive(self, wc: WC) -> None:
+    def _check_status(self, wc: WC) -> None:
+        if wc.status is not WcStatus.SUCCESS:
+            why = self.endpoint.connection.reason() or "for no reason"
+            raise Wrong(f"{wc.opcode.name} completed with {wc.status.name}: {why}")
+
+    def _compare(self, wc: WC) -> None:
+        """Compares a message that has arrived."""
+        self._check_status(wc)
+        if not self.coming:
+            raise Wrong(f"a message of {wc.byte_len} octets arrived that nobody has sent")
         octets, asks = self.coming.popleft()
         if wc.wr_id[: wc.byte_len] != octets or wc.solicited != asks:
             raise Wrong(f"a message of {len(octets)} octets arrived as another one")
         self._count(len(octets))
-        self._post_buffer(self.endpoint.qp)
 
     def _complete(self, wc: WC) -> None:
+        self._check_status(wc)
+        if not self._requests:
+            raise Wrong(f"request {wc.wr_id} completed twice")
         request = self._requests.popleft()
         number, length = request.number, request.length
         if (wc.wr_id, wc.byte_len) != (number, length):
@@ -481,6 +507,65 @@ class _End:
         if self._target != self.written:
             raise Wrong("Writes have left other octets")
 
+    # -- a full completion queue ------------------------------------------------------------------
+
+    async def rest(self, peer: _End) -> bool:
+        """Takes no completions until the completion queue is full, and this end's messages have
+        arrived at the peer although nothing can report that.
+
+        Perhaps the peer then sends one message more, for which there is no room: that ends the
+        connection. Returns whether there still is a connection.
+        """
+        rng, end = self.rng, self.endpoint
+        size, count = rng.choice(_ROOMS), rng.randrange(1, _MEANWHILE)
+        end.rest = rest = Rest(end.cq, end.qp.stream.number, size)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(peer.post(self, 1 << size))
+            group.create_task(peer.take(self, 1 << size))
+        await end.until(lambda: rest.full)
+        self.posted = False
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.post(peer, count))
+            group.create_task(peer.take(self, 0))
+        await end.until(lambda: end.acknowledged)
+        overruns = rng.random() < 0.5
+        if overruns:
+            self._overrun(peer.endpoint.qp)
+            await end.until(lambda: end.qp.stream.error)
+        rest.end()
+        end.rest = None
+        if overruns:
+            peer._requests.clear()
+            await peer._ended(self, "message to a full completion queue", (Layer.DDP, 0, 0), False)
+            self._take_rest()
+        else:
+            await self.take(peer, count)
+            rest.restore()
+        return not overruns
+
+    def _overrun(self, qp: QP) -> None:
+        """Sends this end a message from the peer's queue pair, which changes no octet of it."""
+        if self.rooms and self.rng.random() < 0.5:
+            qp.post_send(Opcode.SEND, bytes(self.rooms[0]))
+        else:
+            octets, target = bytes(self.written[: self.rng.choice(_SHORT)]), self.target
+            qp.post_send(Opcode.RDMA_WRITE, octets, stag=target.stag, to=target.to)
+
+    def _take_rest(self) -> None:
+        """Takes the completions after an overrun: all messages that came before it, and all
+        requests.
+        """
+        for wc in self.endpoint.cq.take(1 << 16):
+            if wc.opcode is not Opcode.RECV:
+                self._complete(wc)
+            elif wc.status is WcStatus.SUCCESS:
+                self._compare(wc)
+        if self.coming or self._requests:
+            raise Wrong(
+                f"{len(self.coming)} messages and {len(self._requests)} requests before an overrun"
+                " have no completion"
+            )
+
     # -- errors -----------------------------------------------------------------------------------
 
     async def err(self, peer: _End) -> None:
@@ -492,18 +577,25 @@ class _End:
         does, expected, mine = wrong[name]
         does()
         self._requests.clear()
-        # A message after a Read may arrive before the Read is answered.
-        for _ in range(0 if name.startswith("Read") else rng.choice((0, 1, 9))):
+        # A message after a Read may arrive before the Read is answered, and a right index may come
+        # before the device sees a wrong one.
+        late = 0 if name.startswith(("Read", "doorbell")) else rng.choice((0, 1, 9))
+        for _ in range(late):
             with suppress(StateError):
                 qp.post_send(Opcode.RDMA_WRITE, b"late", stag=peer.target.stag, to=peer.target.to)
+        await self._ended(peer, name, expected, mine)
+
+    async def _ended(self, peer: _End, name: str, expected: tuple[int, ...], mine: bool) -> None:
+        """Waits until the connection has ended, and checks both sides' Terminate."""
         reasons = await asyncio.gather(*(end.endpoint.disconnected() for end in (self, peer)))
         for end, reason in zip((self, peer), reasons, strict=True):
             sends = (end is self) is mine
             got = None
             if isinstance(reason, Terminated) and reason.by_peer is not sends:
                 got = reason.terminate.layer, reason.terminate.type, reason.terminate.code
-            # RFC 5041 section 5.4: after a part of a message no Terminate is delivered.
-            if got != (expected if sends or not self._begun else None):
+            # RFC 5041 section 5.4: after a part of a message no Terminate is delivered. Nor does
+            # one leave after an index beyond the ring: which entries are messages is not known.
+            if got != (expected if sends or not self._mute else None):
                 raise Wrong(f"a {name} ended with {reason!r}, not with {expected}")
         self._tally.errors[name] += 1
 
@@ -554,6 +646,9 @@ class _End:
             "session control message over MPA": (
                 lambda: self._post(Kind.CONTROL, b"x"), own, True,
             ),
+            "doorbell beyond the ring": (
+                self._ring_beyond, own, True,
+            ),
         }  # fmt: skip
         if (to := (target.to + _SPAN - 1) % (1 << 64)) != (1 << 64) - 1:  # an octet more would wrap
             wrong["Write out of bounds"] = (
@@ -574,6 +669,13 @@ class _End:
         self._post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), qn=0)
         self._entries.change = None
 
+    def _ring_beyond(self) -> None:
+        """Posts a message, and rings for more entries than the ring has."""
+        self._mute = True
+        self._entries.beyond = self.rng.randrange(*_BEYOND)
+        self._post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), qn=0)
+        self._entries.beyond = 0
+
     def _send_pieces(self, stag: int, offset: int) -> None:
         """Sends octets of the local region, and then octets that the device must not read."""
         local = self._bodies.region
@@ -585,8 +687,8 @@ class _End:
         or, after that has left, a later one. The ``peer`` asks for the message.
         """
         region = self._bodies.region.pd.register(bytearray(octets), access)
-        peer._begun = self.rng.random() < 0.5
-        at = self.rng.randrange(*((_MULPDUS[-1], _HOLED) if peer._begun else (_MULPDUS[0] // 2,)))
+        peer._mute = self.rng.random() < 0.5
+        at = self.rng.randrange(*((_MULPDUS[-1], _HOLED) if peer._mute else (_MULPDUS[0] // 2,)))
         sim = region.pd.context.transport
         assert isinstance(sim, LockStep)
         for extent in region.mapping.memory.extents:

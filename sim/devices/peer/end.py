@@ -19,6 +19,7 @@ from ....sw_driver.cm.errors import ConnectError
 from ....sw_driver.rdmap import CQ, QP, WC
 from .channel import Wrong
 from .network import Network, Packet, Party
+from .rest import Rest
 from .tcp import Receiver, Sender
 
 __all__ = ["TcpEnd", "carried", "carry"]
@@ -109,9 +110,12 @@ class TcpEnd:
     ----------
     peer
         The other end.
+    rest
+        Set while the user takes no completions.
     """
 
     peer: Party[Packet]
+    rest: Rest | None = None
 
     def __init__(
         self,
@@ -155,6 +159,11 @@ class TcpEnd:
         """True once both directions have ended, and the peer knows of it."""
         ended = self._end >= 0 and not self._sender.outstanding and self._half_closed
         return ended and self.connection.closed
+
+    @property
+    def acknowledged(self) -> bool:
+        """True while the peer has received all octets that have left."""
+        return not self._sender.outstanding
 
     async def wait(self, num_entries: int) -> list[WC]:
         """Waits for completions, and returns at least one and at most ``num_entries``.
@@ -226,7 +235,8 @@ class TcpEnd:
 
     def serve(self) -> None:
         """Processes what the device has reported, and sends what can be sent."""
-        self.cq.process()
+        if self.rest is None:
+            self.cq.process()
         sending = self.connection.qp.stream.sending if self.connection.started else None
         if sending is not None and sending.credit < 0:
             raise Wrong(f"{-sending.credit} octets have left for which there was no credit")

@@ -14,7 +14,7 @@ from ....hdl.spec import commands
 from ....hdl.spec.completion import Completion
 from ....hdl.spec.completion import Kind as CompletionKind
 from ....hdl.spec.config import RnicConfig
-from ....hdl.spec.ddp import WAITING, ErrorNumber
+from ....hdl.spec.ddp import QUEUE_OVERRUN, WAITING, ErrorNumber
 from ....hdl.spec.send import Kind, Record
 from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
@@ -61,6 +61,7 @@ class Receiver:
     frames: int = 0
     expected: deque[tuple[Completion, Delivered]] = field(default_factory=deque)
     error: tuple[ErrorNumber, bytes, int] | None = None  #: number, header and length of the segment
+    overran: bool = False  #: a message found its completion queue full
     delivered: list[Delivered] = field(default_factory=list)
     #: The MSN after the last slot for a Read Request that the model knows; 0: the host answers.
     slots: int = 0
@@ -94,6 +95,8 @@ class LockStep(SimTransport):
         Functions that are called after each packet.
     octets
         How many octets were placed and compared.
+    rooms
+        For each stream whose completions nobody takes for now, how many of them its queue holds.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class LockStep(SimTransport):
         self.memory = Memory()
         self.served: list[Callable[[], object]] = []
         self.octets = 0
+        self.rooms: dict[int, int] = {}
         self.receivers: dict[int, Receiver] = {}
         self._context: Context | None = None
         self._counts = dict.fromkeys(_COUNTERS, 0)
@@ -200,7 +204,7 @@ class LockStep(SimTransport):
         for fpdu in receiver.mpa.receive(octets) or receiver.mpa.close():
             receiver.frames += 1
             length = fpdu.length if isinstance(fpdu, LlpError) else len(fpdu.ulpdu)
-            if receiver.sink.error is not None:
+            if receiver.sink.error is not None or receiver.overran:
                 break
             if (length + 9) // 4 > self.config.longest_fpdu:  # with its length, PAD and CRC
                 header = b"" if isinstance(fpdu, LlpError) else fpdu.ulpdu
@@ -227,6 +231,10 @@ class LockStep(SimTransport):
                         continue
                     if _queue_of(event) == QueueNumber.READ_REQUEST:
                         receiver.slots = 0  # it answers no later one
+                    if len(receiver.expected) == self.rooms.get(stream):
+                        receiver.overran = True
+                        self._fail(receiver, QUEUE_OVERRUN, b"", 0)  # it names the stream alone
+                        continue
                     self._counts["DELIVERED"] += 1
                     receiver.expected.append((completion_of(stream, event, 0), event))
                 case DdpError():
@@ -258,7 +266,7 @@ class LockStep(SimTransport):
                 header = place.event.header
                 self.differ(stream, f"the octets of {header}", octets.hex(), "others")
         receiver = self.receivers[stream]
-        if receiver.expected:
+        if receiver.expected and stream not in self.rooms:
             self.differ(stream, "completions", receiver.expected[0][0], "none")
         if receiver.error is not None:
             self.differ(stream, "errors", receiver.error, "none")

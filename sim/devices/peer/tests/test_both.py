@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ from ddp_rnic.hdl.spec import commands
 from ddp_rnic.sim.devices.peer import both, end, sessions
 from ddp_rnic.sim.devices.peer.lockstep import ReadSink
 from ddp_rnic.sim.devices.peer.network import Rates
+from ddp_rnic.sim.devices.peer.rest import Rest
 from ddp_rnic.sim.model.events import Delivered
+from ddp_rnic.sw_driver.rdmap import CQ
 from typer.testing import CliRunner
 
 
@@ -44,6 +47,26 @@ def test_a_seed_gives_the_same_run_cycle_for_cycle() -> None:
     one, other = (both.play(64, 5, 30, Rates(loss=0.2)) for _ in range(2))
     assert one.failure is None and one.network["repeats"]
     assert replace(one, seconds=0) == replace(other, seconds=0)
+
+
+def test_completion_queues_fill_up_and_doorbells_ring_for_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    went_on: list[Rest] = []
+    restore = Rest.restore
+
+    def restored(rest: Rest) -> None:
+        restore(rest)
+        went_on.append(rest)
+
+    monkeypatch.setattr(Rest, "restore", restored)
+    errors = Counter[str]()
+    for seed in (5, 6):
+        tally = both.play(64, seed, 100, Rates())
+        assert tally.failure is None
+        errors += tally.errors
+    assert went_on  # at least one queue was full, and no further message came
+    assert errors["message to a full completion queue"] and errors["doorbell beyond the ring"]
 
 
 def other_octets(bugs: pytest.MonkeyPatch) -> None:
@@ -98,6 +121,28 @@ def more_credit(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "set_limit", lambda stream, end: limit(stream, end + (1 << 20)))
 
 
+def a_larger_completion_queue(bugs: pytest.MonkeyPatch) -> None:
+    """The golden model takes the queue for one that holds one entry more."""
+    begin = Rest.__init__
+
+    def wrong(rest: Rest, cq: CQ, stream: int, size: int) -> None:
+        begin(rest, cq, stream, size)
+        rest._sim.rooms[stream] += 1
+
+    bugs.setattr(Rest, "__init__", wrong)
+
+
+def a_completion_that_is_lost(bugs: pytest.MonkeyPatch) -> None:
+    """The driver leaves out the first completion of a queue that was full."""
+    end = Rest.end
+
+    def wrong(rest: Rest) -> None:
+        end(rest)
+        rest._ring.consumed += 1
+
+    bugs.setattr(Rest, "end", wrong)
+
+
 def no_repeat(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "repeat", lambda *given, **named: ())
     bugs.setattr(end, "_STILL", 400)
@@ -117,6 +162,8 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
     [
         (other_memory, "Writes have left other octets"),
         (a_model_that_delivers_nothing, "gateware and golden model differ in completions"),
+        (a_larger_completion_queue, "differ in errors .* Completion queue overrun"),
+        (a_completion_that_is_lost, "differ in completions"),
         (more_credit, "octets have left for which there was no credit"),
         (no_repeat, "nothing has moved for"),
         (other_octets, "arrived as another one"),
@@ -137,7 +184,8 @@ def test_the_command_says_what_was_played() -> None:
     arguments = "soak --both --segments 50 --width 64 --seed 5 --loss 0.1".split()
     result = CliRunner().invoke(app.app, arguments)
     assert result.exit_code == outcome.AGREES, result.output
-    assert result.stdout.startswith("seed 5\n64 bits: agree on 5")
+    played = re.match(r"seed 5\n64 bits: agree on (\d+) messages", result.stdout)
+    assert played is not None and 50 <= int(played[1]) < 150  # 64 of them fill a queue, at most
     assert re.search(
         r"network: \d+ packets, \d+ lost, \d+ doubled, \d+ overtaken; \d+ FPDUs? sent again from"
         r" host memory, \d+ from copies",

@@ -23,20 +23,23 @@ from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ....hdl.spec import regs
 from ....hdl.spec.config import RnicConfig
 from ....hdl.spec.send import Kind, Piece
 from ....sw_driver import MR, PD, Access, Context, Device
 from ....sw_driver.base.errors import RnicError, StateError
 from ....sw_driver.cm import Terminated
 from ....sw_driver.rdmap import QP, WC, Layer, Opcode
+from ....sw_driver.verbs.context import IDLE
 from ....sw_driver.verbs.cq import WcStatus
 from ....sw_driver.verbs.sending import Part
+from ...engines.compiled import FPDUS, FRAMES
 from ...engines.engine import Stalls
 from .bodies import Bodies, Body, base
 from .channel import Wrong
 from .end import TcpEnd, carry
 from .entries import RingEntries, broken, silent
-from .lockstep import LockStep
+from .lockstep import Differs, LockStep
 from .network import Network, Packet, Rates
 from .rest import Rest
 from .sessions import play_sessions
@@ -68,6 +71,11 @@ _READS = (1, 2, 16)
 #: the memory takes.
 _CARRY = 1 << 38  # the device adds to the page numbers of addresses in halves: a carry is there
 _PAGES, _IDLES, _LATENCIES = (None, 1 << 15), (0.0, 0.0, 0.1, 0.5), (1, 8, 100)
+#: The share of turns after which a device is asked whether it is idle; cycles for which an idle
+#: device stays so, more than the memory takes; and how many times as many pass until a device is
+#: idle after its last work, at most.
+_LOOKS, _QUIET, _PATIENCE = 0.1, 300, 100
+_STATUS = regs.BY_NAME["STATUS"].address
 #: Octets that a device may send before TCP takes them.
 _AHEAD = (1, 1, 1 << 14, 1 << 18)
 #: Octets of a region of which the bus refuses one.
@@ -173,16 +181,49 @@ def _first(error: BaseException) -> BaseException:
 
 
 class _Repeatable(LockStep):
-    """A device whose Steering Tags its seed determines, too."""
+    """A device whose Steering Tags its seed determines, too.
+
+    Now and then it is asked whether it is idle. If so, nothing may leave, and nothing be read from
+    memory, until it gets work.
+    """
 
     def entropy(self, octets: int) -> bytes:
         return self._random.randbytes(octets)
+
+    def wait(self, timeout: float) -> None:
+        super().wait(timeout)
+        if self.rng.random() < _LOOKS and not self.sending and self._idle():
+            before = self._departed()
+            self.run(_QUIET)
+            after = self._departed()
+            if before[-1] or after != before:
+                raise Differs(
+                    f"the device was idle in cycle {self.cycle - _QUIET}, but not in the next"
+                    f" {_QUIET}: expected {before[:-1]} packets and no read of memory, got {after}"
+                )
+
+    def calm(self) -> None:
+        """Waits until the device is idle, which has nothing to do."""
+        for _ in range(_PATIENCE):
+            if self._idle():
+                return
+            self.run(_QUIET)
+        raise Differs(f"the device is not idle {_PATIENCE * _QUIET} cycles after its last work")
+
+    def _idle(self) -> bool:
+        return bool(self.read(_STATUS) & IDLE)
+
+    def _departed(self) -> tuple[int, ...]:
+        """Returns how many FPDUs and frames have left, and whether one leaves or memory is read."""
+        sim, library = self._caught_up(), self._library
+        left = [library.sim_left(sim, port) for port in (FPDUS, FRAMES)]
+        return *left, library.sim_leaving(sim)
 
 
 @contextmanager
 def _devices(
     width: int, seed: str, sctp: bool, faulty: tuple[Path, int] | None
-) -> Iterator[list[tuple[LockStep, Context]]]:
+) -> Iterator[list[tuple[_Repeatable, Context]]]:
     rng, config = random.Random(seed), config_of(width, sctp)
     with ExitStack() as stack:
         sims: list[_Repeatable] = []
@@ -197,7 +238,7 @@ def _devices(
                 faulty=each, together=True,
             )  # fmt: skip
             sims.append(stack.enter_context(sim))
-        found: list[tuple[LockStep, Context]] = [(sim, Device(sim).open()) for sim in sims]
+        found: list[tuple[_Repeatable, Context]] = [(sim, Device(sim).open()) for sim in sims]
         if not sctp:
             for device, context in found:
                 device.watch(context)
@@ -205,7 +246,11 @@ def _devices(
 
 
 async def _chunk(
-    sims: list[tuple[LockStep, Context]], rng: random.Random, left: int, rates: Rates, tally: Tally
+    sims: list[tuple[_Repeatable, Context]],
+    rng: random.Random,
+    left: int,
+    rates: Rates,
+    tally: Tally,
 ) -> None:
     """Plays a chunk; afterwards the devices hold nothing of it."""
     many = rng.choice(_CONNECTIONS)
@@ -224,6 +269,7 @@ async def _chunk(
     for sim, context in sims:
         if sim.config.mpa:
             sim.compare_counters()
+        sim.calm()
         if context.streams or context.cqs or context.regions:
             raise Wrong(
                 f"after the connections a device still holds {len(context.streams)} streams,"

@@ -46,9 +46,10 @@ __all__ = ["Exceptions", "SctpEnd", "play_sessions"]
 _TSN = 1 << 32
 #: Seconds that a turn of the network takes, so that the timer of RFC 9260 expires soon.
 _TURN = 0.05
-#: The peer's window; octets of the longest packets, of which the first is that of RFC 5043; SCTP
-#: streams of an association; and sessions of a stream, one after the other.
-_WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000), (1, 2, 5), (1, 2)
+#: The peer's window; octets of the longest packets, of which the first is that of RFC 5043, and the
+#: last one more than the device's longest chunk; SCTP streams of an association; and sessions of a
+#: stream, one after the other.
+_WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000, 16000), (1, 2, 5), (1, 2)
 #: Messages to an end that are under way, their longest tagged ones, and its buffers in each queue.
 _UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
 #: The share of messages that may have many segments.

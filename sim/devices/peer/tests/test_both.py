@@ -143,6 +143,14 @@ def a_completion_that_is_lost(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(Rest, "end", wrong)
 
 
+def a_device_that_is_always_idle(bugs: pytest.MonkeyPatch) -> None:
+    bugs.setattr(both._Repeatable, "_idle", lambda sim: True)
+
+
+def a_device_that_is_never_idle(bugs: pytest.MonkeyPatch) -> None:
+    bugs.setattr(both._Repeatable, "_idle", lambda sim: False)
+
+
 def no_repeat(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "repeat", lambda *given, **named: ())
     bugs.setattr(end, "_STILL", 400)
@@ -164,6 +172,8 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
         (a_model_that_delivers_nothing, "gateware and golden model differ in completions"),
         (a_larger_completion_queue, "differ in errors .* Completion queue overrun"),
         (a_completion_that_is_lost, "differ in completions"),
+        (a_device_that_is_always_idle, "the device was idle in cycle"),
+        (a_device_that_is_never_idle, "the device is not idle 30000 cycles after"),
         (more_credit, "octets have left for which there was no credit"),
         (no_repeat, "nothing has moved for"),
         (other_octets, "arrived as another one"),
@@ -255,6 +265,8 @@ def another_mulpdu(bugs: pytest.MonkeyPatch) -> None:
     "plant, says",
     [
         (other_chunks, "a device delivers"),
+        (a_device_that_is_always_idle, "the device was idle in cycle"),
+        (a_device_that_is_never_idle, "the device is not idle 30000 cycles after"),
         (no_acknowledgment, "is reported as a repetition"),
         (an_end_at_hand_over, "was sent again, which was|a device delivers"),
         (another_mulpdu, "has not the MULPDU"),

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 from amaranth.hdl import Value
+from ddp_rnic.hdl.dma import read
 from ddp_rnic.hdl.dma.read import ReadDma
 from ddp_rnic.hdl.lib.testing import decoded, numbered, octets_of, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
+from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.spec.config import WIDTHS
 
 
@@ -258,6 +260,63 @@ def test_answers_out_of_order_with_many_reads_in_flight():
     heads, packets, _ = read_all(64, jobs, bus, reads=256, segments=256)
     check(jobs, heads, packets)
     assert bus.most > 200
+
+
+def reserve(module, lengths, *, seed=1, limit=20_000):
+    """Reserves rows for segments of these ``lengths``, which leave in their order after a while.
+
+    Returns how many segments got rows. No two of them may have the same row at the same time.
+    """
+    dut = module.Reservation(module.Shape(64, reads=4, octets=1024, segments=16, inline=0))
+    rng, held, granted = random.Random(seed), deque(), []
+
+    async def segments(ctx):
+        await ctx.tick().repeat(20)  # for the slots
+        ctx.set(dut.go, 1)
+        payloads = [{"lead": 0, "length": each, "tag": 0} for each in lengths]
+        await send(ctx, dut.i, payloads, idle=0.3, rng=rng)
+        ctx.set(dut.go, 0)
+        await ctx.tick().repeat(200)
+
+    async def leave(ctx):
+        while True:
+            _, _, valid, place = await ctx.tick().sample(dut.held.valid, dut.held.payload)
+            if valid:
+                rows = {(place.row + k) % 128 for k in range(place.rows)}
+                shared_rows = rows & set().union(*held)
+                assert not shared_rows, f"segment {len(granted)}: rows {shared_rows} twice"
+                held.append(rows)
+                granted.append(place.rows)
+            ctx.set(dut.left.valid, 0)
+            if held and rng.random() < 0.05:
+                ctx.set(dut.left.payload, len(held.popleft()))
+                ctx.set(dut.left.valid, 1)
+            ctx.set(dut.places.ready, 1)
+
+    simulate(dut, segments, background=[leave], limit=limit)
+    return len(granted)
+
+
+#: Segments with an odd number of rows; after 9 of them, one that needs all 128 rows.
+LENGTHS = [1024 if number % 10 == 9 else 8 * (2 * (number % 7) + 1) for number in range(300)]
+
+
+def test_each_row_has_one_segment_and_a_segment_as_long_as_the_ring_gets_all():
+    assert reserve(read, LENGTHS) == len(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    {
+        "the count is one off, now up, now down": ("free.eq(free + ", "free.eq((free ^ 1) + "),
+        "a row too much": ("(rows <= free)", "(rows <= free + 1)"),
+        "a row too few": ("(rows <= free)", "(rows < free)"),
+    }.values(),
+)
+def test_a_count_of_free_rows_that_is_wrong_is_found(old, new):
+    module = planted("dma.read", old, new)
+    with pytest.raises(AssertionError):
+        reserve(module, LENGTHS)
 
 
 def test_an_error_of_the_bus_fails_its_segment_alone():

@@ -178,14 +178,35 @@ def test_an_association_without_credit_delays_no_other_one():
     assert last(True) <= last(False) + 6 * 14
 
 
-def test_a_stream_that_is_none_of_its_associations_takes_no_place():
+def takes_no_place(outsider, number, others, module=associations):
+    """A stream of none of the ``others``' association asks for its credit, and never waits."""
+
     class Outsider(Sender):
         @staticmethod
         def association(stream):
-            return 0 if stream == 7 else Sender.association(stream)
+            return number if stream == outsider else Sender.association(stream)
 
-    sender = Outsider({7: 3, 1: 5, 2: 5}, {0: 10}, rate=0.02).play()
-    assert sender.work == {7: 3, 1: 0, 2: 0}
+    work = {outsider: 3} | dict.fromkeys(others, 5)
+    sender = Outsider(work, {number: 10}, rate=0.02, module=module).play()
+    assert sender.work == {outsider: 3} | dict.fromkeys(others, 0)
+
+
+@pytest.mark.parametrize("outsider, number, others", [(7, 0, (1, 2)), (5, 1, (6, 7))])
+def test_a_stream_that_is_none_of_its_associations_takes_no_place(outsider, number, others):
+    takes_no_place(outsider, number, others)
+
+
+@pytest.mark.parametrize(
+    "old, new, outsider, number, others",
+    [
+        (" & (event.stream <= queue.last))", ")", 7, 0, (1, 2)),
+        (" & (event.stream >= queue.first)", "", 5, 1, (6, 7)),
+    ],
+)
+def test_a_bound_that_is_not_compared_is_found(old, new, outsider, number, others):
+    module = planted("send.associations", old, new)
+    with pytest.raises(AssertionError):
+        takes_no_place(outsider, number, others, module)
 
 
 def test_latencies():

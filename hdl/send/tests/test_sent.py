@@ -9,6 +9,7 @@ from collections import deque
 import pytest
 from ddp_rnic.hdl.lib.testing import numbered, shared, simulate
 from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.send import sent
 from ddp_rnic.hdl.send.sent import HandOver, SentCompletions
 from ddp_rnic.hdl.spec.completion import SentStatus
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -281,3 +282,41 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
     assert all(cycle > handed for (_, cycle), handed in zip(
         ends, (9, 9, 14, 14, 14), strict=True))
     assert ends[0][1] <= 9 + 3 and ends[2][1] <= 14 + 3
+
+
+def ends_of(module, count=60):
+    """Returns the streams of ``count`` messages whose FPDUs have all left before one ends."""
+    dut, ends = module.HandOver(STREAMS), []
+
+    async def run(ctx):
+        ticks = ctx.tick().sample(dut.o.valid & dut.o.ready, dut.o.payload)
+        async for cycle, (ended, message) in numbered(ticks):
+            if ended:
+                ends.append(message.stream)
+            passes = cycle < count
+            ctx.set(dut.i.valid, passes)
+            ctx.set(dut.handed, passes)
+            ctx.set(
+                dut.i.payload,
+                {
+                    "leaves": 1,
+                    "ends": 1,
+                    "message": {"stream": cycle % STREAMS, "entries": 1, "status": SUCCESS},
+                },
+            )
+            ctx.set(dut.o.ready, cycle > count + 10)
+            if cycle == 3 * count:
+                return
+
+    simulate(dut, run)
+    return ends
+
+
+def test_fpdus_are_counted_while_no_end_is_taken():
+    assert ends_of(sent) == [number % STREAMS for number in range(60)]
+
+
+@pytest.mark.parametrize("bit", range(6))
+def test_a_bit_that_the_count_of_fpdus_lacks_is_found(bit):
+    module = planted("send.sent", "handed[0].any()", f"(handed[0] & ~{1 << bit}).any()")
+    assert ends_of(module) != ends_of(sent)

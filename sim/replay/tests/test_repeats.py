@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import SentStatus
 from ddp_rnic.hdl.spec.send import Flag, Message, Record
@@ -114,6 +115,20 @@ def test_any_fpdu_leaves_again_in_any_order(width: int, stalls: Stalls) -> None:
     for fpdu in sent:
         assert fpdu.sequence == at % WRAP
         at += len(fpdu.octets)
+
+
+@pytest.mark.parametrize("octets", [QUANTUM - 1, QUANTUM])
+def test_the_longest_segment_leaves_again(octets: int) -> None:
+    device = Device()
+    device.do(commands.set_mulpdu(1, octets))
+    device.post(1, write(piece(0x5003, 2 * octets)))
+    device.operations.append(Drain())
+    fpdus, _ = parted(device.run(), 1)
+    assert int.from_bytes(fpdus[0].octets[:2], "big") == octets
+    ask(device, fpdus[0])
+    device.operations.append(Drain())
+    _, again = parted(device.run(), 1)
+    assert both(again) == both(fpdus[:1])
 
 
 def test_octets_are_read_anew() -> None:

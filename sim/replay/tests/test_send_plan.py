@@ -456,6 +456,23 @@ def test_a_message_of_more_entries_than_a_turn_reads_at_first() -> None:
     assert b"".join(payloads(outcome, 1)) == 5 * octets
 
 
+def test_the_largest_ring_is_read_to_its_end_and_again_from_its_begin() -> None:
+    """Each of the 2**15 entries is a message with a number; the indices pass 2**16."""
+    device, size = Device(entries=15), 1 << 15
+    numbers = [number.to_bytes(4, "big") for number in range(size)]
+    raw = b"".join(
+        Message(Kind.TAGGED, flags=Flag.INLINE, octets=each, stag=1).encode() for each in numbers
+    )
+    device.operations.append(Store(device.ring(1), raw))
+    device.do((commands.Write("SEND_STREAM", 1),))
+    for producer in (size, 2 * size, 2 * size + 100):
+        index = producer & 0xFFFF
+        device.do(commands.ring_send(1, index))
+        device.operations.append(Poll(regs.address("SEND_CONSUMER"), 0xFFFF, index))
+    device.operations.append(Drain())
+    assert payloads(device.run(), 1) == 2 * numbers + numbers[:100]
+
+
 def fails_alone(device: Device) -> None:
     """Runs a device whose stream 1 has to fail without an FPDU, and stream 2 has to send."""
     device.post(2, write(piece(0x5000, 3000, OTHER)))

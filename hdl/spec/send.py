@@ -83,7 +83,7 @@ RECORD = (
     Field("response", 3, 0, 1, "The message is a Read Response."),
     Field("ends", 3, 1, 1, "The FPDU is the last one of its message."),
     Field("signaled", 3, 2, 1, "The message has the flag SIGNALED."),
-    Field("repeat", 3, 3, 1, "The FPDU was sent before."),
+    Field("repeat", 3, 3, 1, "The FPDU was sent before; its entry is that of REPEAT_ENTRY."),
     Field("offset", 4, 0, 32, "Octets of the message before those of the FPDU."),
 )
 

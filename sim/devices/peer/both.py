@@ -55,14 +55,17 @@ _DEPTH, _UNDER_WAY = 24, 48
 _MESSAGES, _CONNECTIONS, _TOGETHER = 400, (1, 2, 4, 8), 16
 #: Octets of the longest segments, the share of messages before which they change, and the share of
 #: connections whose TCP keeps copies.
-_MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000), 0.05, 0.2
-#: The shares of messages that may have many segments, and of buffers for messages of many turns.
-_LONG, _LONGEST = 0.1, 0.002
+_MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000, 16000), 0.05, 0.2
+#: The shares of messages that may have many segments, of those of them that are as long as they may
+#: be, and of buffers for messages of many turns.
+_LONG, _FULL, _LONGEST = 0.1, 0.2, 0.002
 #: The share of messages whose success is not reported.
 _SILENT = 0.2
 #: The share of connections of which an end takes no completions for a while, and the base-2
-#: logarithms of how many its queue holds then; and how many messages this end sends meanwhile.
-_RESTS, _ROOMS, _MEANWHILE = 0.3, (1, 2, 3, 4, 5, 6), 30
+#: logarithms of how many its queue holds then; how many messages this end sends meanwhile, none of
+#: which is long; and the room in its ring, twice the entries of any message, below which it sends
+#: one more and no further one.
+_RESTS, _ROOMS, _MEANWHILE, _NEARLY_FULL = 0.3, (1, 2, 3, 4, 5, 6), 30, 128
 #: More entries than a send ring has, and than a producer index may be ahead.
 _BEYOND = 1 << 8, 1 << 15
 #: RDMA Reads that an end may have outstanding.
@@ -79,7 +82,7 @@ _STATUS = regs.BY_NAME["STATUS"].address
 #: Octets that a device may send before TCP takes them.
 _AHEAD = (1, 1, 1 << 14, 1 << 18)
 #: Octets of a region of which the bus refuses one.
-_HOLED = 9000
+_HOLED = 20_000
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
@@ -429,20 +432,29 @@ class _End:
 
     def _length(self, most: int) -> int:
         rng = self.rng
+        if self.endpoint.rest is not None:
+            most = min(most, _SHORT[-1])
+        if most > _SHORT[-1] and rng.random() < _FULL:
+            return most
         return min(most, rng.choice((most, *_SHORT, rng.randrange(1500), rng.randrange(most + 1))))
 
     # -- sending ----------------------------------------------------------------------------------
 
-    async def post(self, peer: _End, count: int) -> None:
-        """Posts messages to the peer. The last one is a Send: with it, all Writes have arrived."""
+    async def post(self, peer: _End, count: int) -> int:
+        """Posts ``count`` messages to the peer, or as many as fit in the ring of an end that rests.
+
+        The last one is a Send: with it, all Writes have arrived. Returns how many were posted.
+        """
         kinds = {"send": self._send, "write": self._write, "read": self._read}
         rests = self.endpoint.rest or peer.endpoint.rest
         if rests:  # the response would overrun a queue, or the request add no completion to it
             del kinds["read"]
-        for number in range(count):
-            kind = self.rng.choice((*kinds, "send", "write"))
-            if number == count - 1:
-                kind = "send"
+        number, last = 0, False
+        while not last:
+            # Entries stay in the ring until the driver takes their completion.
+            full = self.endpoint.rest is not None and self._entries.room < _NEARLY_FULL
+            last = full or number == count - 1
+            kind = "send" if last else self.rng.choice((*kinds, "send", "write"))
             if rests and peer.free.locked():  # an end that rests posts no buffers
                 kind = "write"
             if kind == "send":
@@ -450,12 +462,14 @@ class _End:
             await self._slots.acquire()
             if self.rng.random() < _CHANGES:
                 self._change_mulpdu()
-            if number < count - 1 and self.rng.random() < _SILENT:
+            if not last and self.rng.random() < _SILENT:
                 self._entries.change = silent
             kinds[kind](peer, number)
             self._entries.change = None
             self._tally.kinds[kind] += 1
+            number += 1
         self.posted = True
+        return number
 
     def _change_mulpdu(self) -> None:
         """Gives the segments from the next one on another length."""
@@ -571,7 +585,7 @@ class _End:
         await end.until(lambda: rest.full)
         self.posted = False
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.post(peer, count))
+            posting = group.create_task(self.post(peer, count))
             group.create_task(peer.take(self, 0))
         await end.until(lambda: end.acknowledged)
         overruns = rng.random() < 0.5
@@ -585,7 +599,7 @@ class _End:
             await peer._ended(self, "message to a full completion queue", (Layer.DDP, 0, 0), False)
             self._take_rest()
         else:
-            await self.take(peer, count)
+            await self.take(peer, posting.result())
             rest.restore()
         return not overruns
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from ....hdl.spec.send import MESSAGE, Flag, Kind
+from ....hdl.spec.send import ENTRY, MESSAGE, Flag, Kind
 from ....sw_driver.verbs.sending import SendingHalf
 
 __all__ = ["RingEntries", "broken", "silent"]
@@ -37,6 +37,11 @@ class RingEntries:
         half._put = self._write  # type: ignore[method-assign]
         self._half, self._plain = half, half._ring
         half._ring = self._ring  # type: ignore[method-assign]
+
+    @property
+    def room(self) -> int:
+        """Returns how many entries the ring has room for."""
+        return len(self._half._memory.view) // ENTRY - (self._half._producer - self._half._done)
 
     def _write(self, post: Any, entries: bytes) -> None:
         self._put(post, entries if self.change is None else self.change(entries))

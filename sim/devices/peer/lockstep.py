@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from ....sw_driver.transports.transport import SentFpdu
 from ....sw_driver.verbs.context import SERVED, Context
 from ....sw_driver.verbs.known import KnownStream
 from ....sw_driver.verbs.pd import MR, PD, Access
+from ....sw_driver.verbs.responding import Responder
 from ....sw_driver.verbs.sending import SendingHalf, SendSettings
 from ....sw_driver.verbs.stream import Stream
 from ...model.ddp import TaggedHeader, decode_segment, header_length
@@ -359,8 +360,22 @@ class Lengths:
         return True
 
 
+class Kept(NamedTuple):
+    """An FPDU or a frame that may leave again, and its record."""
+
+    octets: bytes
+    record: Record
+
+    @property
+    def again(self) -> Record:
+        """The record with which it leaves again."""
+        first = Responder.FIRST if self.record.response else 0
+        return replace(self.record, repeat=1, entry=(self.record.entry + first) % (1 << 16))
+
+
 class SentJudge:
-    """Compares the FPDUs that a stream sends with those of the model for the same segments.
+    """Compares the FPDUs that a stream sends with those of the model for the same segments, and
+    the records of those that leave again with the first ones.
 
     Parameters
     ----------
@@ -373,7 +388,7 @@ class SentJudge:
         self._receiver = MpaReceiver(crc=crc, markers=markers)
         self._sender = MpaSender(crc=crc, markers=markers)
         self.lengths = Lengths(settings.mulpdu)
-        self._kept: dict[int, bytes] = {}  # by position
+        self._kept: dict[int, Kept] = {}  # by position
 
     def forget(self, position: int) -> None:
         """Forgets the FPDUs before a position, which the peer has acknowledged: their buffers may
@@ -384,11 +399,15 @@ class SentJudge:
 
     def take(self, fpdu: SentFpdu) -> tuple[str, str] | None:
         """Takes an FPDU; returns the octets that the model expects, and those of the FPDU, if these
-        differ.
+        differ; or both records.
         """
-        octets = fpdu.octets
-        if Record.decode(fpdu.record).repeat:
-            expected = self._kept.get(fpdu.sequence, octets)
+        octets, record = fpdu.octets, Record.decode(fpdu.record)
+        if record.repeat:
+            if (kept := self._kept.get(fpdu.sequence)) is None:
+                return None  # the peer has acknowledged it meanwhile
+            if record != kept.again:
+                return str(kept.again), str(record)
+            expected = kept.octets
         else:
             received, *_ = self._receiver.receive(octets) or self._receiver.close()
             if not isinstance(received, Fpdu):
@@ -396,7 +415,7 @@ class SentJudge:
             header, payload = decode_segment(received.ulpdu)
             if not self.lengths.fit(received.ulpdu):
                 return "the MULPDU", f"{header} and {len(payload)} octets"
-            self._kept[self._sender.position] = octets
+            self._kept[self._sender.position] = Kept(octets, record)
             expected = self._sender.send(header.encode() + payload)
         return None if octets == expected else (expected.hex(), octets.hex())
 

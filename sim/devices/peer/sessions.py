@@ -20,9 +20,10 @@ from ....hdl.spec.completion import ChunkStatus
 from ....hdl.spec.completion import Kind as Reported
 from ....hdl.spec.path import SendPath
 from ....hdl.spec.sctp import Diversion, Function
-from ....hdl.spec.send import Kind
+from ....hdl.spec.send import Kind, Record
 from ....sw_driver import CQ, PD, WC, Access, Association, Context, Opcode, Stream
 from ....sw_driver.base.errors import StateError
+from ....sw_driver.transports.transport import SentFpdu
 from ....sw_driver.verbs.chunks import ChunkHalf
 from ....sw_driver.verbs.cq import WcStatus
 from ...model import sctp
@@ -38,7 +39,7 @@ from .bodies import Bodies, base
 from .channel import Wrong
 from .end import carry
 from .entries import RingEntries, broken, silent
-from .lockstep import Lengths
+from .lockstep import Kept, Lengths
 from .network import Network
 
 __all__ = ["Exceptions", "SctpEnd", "play_sessions"]
@@ -52,8 +53,9 @@ _TURN = 0.05
 _WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000, 16000), (1, 2, 5), (1, 2)
 #: Messages to an end that are under way, their longest tagged ones, and its buffers in each queue.
 _UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
-#: The share of messages that may have many segments.
-_LONG = 0.1
+#: The shares of messages that may have many segments, and of those of them that are as long as they
+#: may be.
+_LONG, _FULL = 0.1, 0.2
 #: The share of sessions after which a message is posted that is none, or a doorbell rings for more
 #: entries than a ring has.
 _FAILS, _RING = 0.5, 1 << 8
@@ -130,6 +132,14 @@ class SctpEnd:
             clock=lambda: network.turn * _TURN,
         )  # fmt: skip
         self._sent: dict[int, bytes] = {}  # frames, by their TSNs
+        self._records: dict[int, Kept] = {}  # by their TSNs
+        leave = self.sender.leave
+
+        def left(frame: SentFpdu) -> None:
+            self._check_record(frame)
+            leave(frame)
+
+        self.sender.leave = left  # type: ignore[method-assign]
         self._wrong: Wrong | None = None
         self._judge = _judge(paths, tsns, streams)
         self._received = Received(tsns[1])
@@ -166,6 +176,13 @@ class SctpEnd:
             if not self.flows[chunk.stream].lengths.fit(segment):
                 raise Wrong(f"a segment of {len(segment)} octets has not the MULPDU")
         self._follow(self._judge.observe(octets))
+
+    def _check_record(self, frame: SentFpdu) -> None:
+        """Compares the record of a frame that leaves again with the first one."""
+        record = Record.decode(frame.record)
+        kept = self._records.setdefault(frame.sequence, Kept(frame.octets, record))
+        if record.repeat and record != kept.again:
+            self._wrong = self._wrong or Wrong(f"{record} is not {kept.again}")
 
     def receive(self, frame: bytes) -> None:
         """Takes a frame of the network."""
@@ -390,6 +407,8 @@ class Flow:
     def _post(self, peer: Flow, kind: Kind, most: int, number: int, **fields: int) -> _Message:
         rng = self.rng
         length = min(most, rng.choice((most, *_SHORT, rng.randrange(3000))))
+        if most > _SHORT[-1] and rng.random() < _FULL:
+            length = most
         taken = (place for _, places in self._requests for place in places)
         body = self.bodies.draw(length, taken)
         rsvdulp = rng.getrandbits(40)

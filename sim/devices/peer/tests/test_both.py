@@ -12,8 +12,9 @@ import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands
-from ddp_rnic.sim.devices.peer import both, end, sessions
-from ddp_rnic.sim.devices.peer.lockstep import ReadSink
+from ddp_rnic.hdl.spec.send import Record
+from ddp_rnic.sim.devices.peer import bodies, both, end, sessions
+from ddp_rnic.sim.devices.peer.lockstep import Kept, ReadSink
 from ddp_rnic.sim.devices.peer.network import Rates
 from ddp_rnic.sim.devices.peer.rest import Rest
 from ddp_rnic.sim.model.events import Delivered
@@ -60,13 +61,26 @@ def test_completion_queues_fill_up_and_doorbells_ring_for_too_much(
         went_on.append(rest)
 
     monkeypatch.setattr(Rest, "restore", restored)
+    monkeypatch.setattr(both, "_RESTS", 0.7)
     errors = Counter[str]()
-    for seed in (5, 6):
-        tally = both.play(64, seed, 100, Rates())
+    wanted = {"message to a full completion queue", "doorbell beyond the ring"}
+    for seed in range(30):
+        tally = both.play(64, seed, 40, Rates())
         assert tally.failure is None
         errors += tally.errors
-    assert went_on  # at least one queue was full, and no further message came
-    assert errors["message to a full completion queue"] and errors["doorbell beyond the ring"]
+        if went_on and wanted <= {*errors}:  # some connections were played on
+            return
+    pytest.fail(f"of {wanted}, {errors} were played")
+
+
+def test_an_end_that_takes_no_completions_posts_no_more_than_its_ring_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(both, "_RESTS", 1.0)
+    monkeypatch.setattr(both, "_MEANWHILE", 48)
+    monkeypatch.setattr(bodies, "_CUTS", (249,))  # the most entries of a message
+    tally = both.play(64, 1, 20, Rates())
+    assert tally.failure is None
 
 
 def other_octets(bugs: pytest.MonkeyPatch) -> None:
@@ -151,6 +165,15 @@ def a_device_that_is_never_idle(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(both._Repeatable, "_idle", lambda sim: False)
 
 
+def another_record(bugs: pytest.MonkeyPatch) -> None:
+    """The golden model expects a record of the next octet beside an FPDU that leaves again."""
+
+    def wrong(kept: Kept) -> Record:
+        return replace(kept.record, repeat=1, offset=kept.record.offset + 1)
+
+    bugs.setattr(Kept, "again", property(wrong))
+
+
 def no_repeat(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "repeat", lambda *given, **named: ())
     bugs.setattr(end, "_STILL", 400)
@@ -174,6 +197,7 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
         (a_completion_that_is_lost, "differ in completions"),
         (a_device_that_is_always_idle, "the device was idle in cycle"),
         (a_device_that_is_never_idle, "the device is not idle 30000 cycles after"),
+        (another_record, r"differ in an FPDU that it sends .* expected Record\("),
         (more_credit, "octets have left for which there was no credit"),
         (no_repeat, "nothing has moved for"),
         (other_octets, "arrived as another one"),
@@ -267,6 +291,7 @@ def another_mulpdu(bugs: pytest.MonkeyPatch) -> None:
         (other_chunks, "a device delivers"),
         (a_device_that_is_always_idle, "the device was idle in cycle"),
         (a_device_that_is_never_idle, "the device is not idle 30000 cycles after"),
+        (another_record, r"Record\(.*\) is not Record\("),
         (no_acknowledgment, "is reported as a repetition"),
         (an_end_at_hand_over, "was sent again, which was|a device delivers"),
         (another_mulpdu, "has not the MULPDU"),

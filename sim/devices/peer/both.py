@@ -59,8 +59,8 @@ _MULPDUS, _CHANGES, _KEEPING = (128, 1400, 1400, 4000, 16000), 0.05, 0.2
 #: The shares of messages that may have many segments, of those of them that are as long as they may
 #: be, and of buffers for messages of many turns.
 _LONG, _FULL, _LONGEST = 0.1, 0.2, 0.002
-#: The share of messages whose success is not reported.
-_SILENT = 0.2
+#: The share of messages whose success is not reported, and of Sends that invalidate an STag.
+_SILENT, _INVALIDATES = 0.2, 0.1
 #: The share of connections of which an end takes no completions for a while, and the base-2
 #: logarithms of how many its queue holds then; how many messages this end sends meanwhile, none of
 #: which is long; and the room in its ring, twice the entries of any message, below which it sends
@@ -389,9 +389,12 @@ class _End:
         self._bodies = Bodies(pd, rng)
         self.rooms: deque[int] = deque()  # octets of the buffers that no message was sent for
         self.free = asyncio.Semaphore(0)
-        self.coming: deque[tuple[bytes, bool]] = deque()  # messages that were sent to this end
+        #: Messages that were sent to this end: octets, whether they ask for an event, and the STag
+        #: that they invalidate.
+        self.coming: deque[tuple[bytes, bool, int | None]] = deque()
         self.posted = False  # all messages of this end are
         self._further: list[MR] = []  # regions for errors
+        self._lent: dict[int, MR] = {}  # by the STags that messages of the peer invalidate
         self._mute = False  # no Terminate arrives after the error
         self._slots = asyncio.Semaphore(_UNDER_WAY)
         self._requests: deque[_Request] = deque()
@@ -403,7 +406,8 @@ class _End:
     def close(self) -> None:
         """Frees everything, in an order that is always the same."""
         self.endpoint.close()
-        for region in (self.source, self.target, self._bodies.region, *self._further):
+        further = *self._further, *self._lent.values()
+        for region in (self.source, self.target, self._bodies.region, *further):
             region.close()
 
     def prepare(self, qp: QP) -> None:
@@ -484,9 +488,23 @@ class _End:
     def _send(self, peer: _End, number: int) -> None:
         length, asks = self._length(peer.rooms.popleft()), self.rng.random() < 0.3
         body = self._body(length)
-        peer.coming.append((body.octets, asks))
+        stag = peer._lend() if self.rng.random() < _INVALIDATES else None
+        peer.coming.append((body.octets, asks, stag))
         self._requests.append(_Request(number, length, body.places))
-        self.endpoint.qp.post_send(Opcode.SEND, body.posted, wr_id=number, solicited=asks)
+        self.endpoint.qp.post_send(
+            Opcode.SEND if stag is None else Opcode.SEND_WITH_INV, body.posted, wr_id=number,
+            solicited=asks, stag=stag or 0,
+        )  # fmt: skip
+
+    def _lend(self) -> int:
+        """Registers memory for this connection alone; returns its STag, for a message to
+        invalidate.
+        """
+        region = self.source.pd.register(
+            bytearray(1), Access.REMOTE_WRITE, stream=self.endpoint.qp.stream
+        )
+        self._lent[region.stag] = region
+        return region.stag
 
     def _write(self, peer: _End, number: int) -> None:
         length = self._length(self._most(60_000))
@@ -537,9 +555,11 @@ class _End:
         self._check_status(wc)
         if not self.coming:
             raise Wrong(f"a message of {wc.byte_len} octets arrived that nobody has sent")
-        octets, asks = self.coming.popleft()
-        if wc.wr_id[: wc.byte_len] != octets or wc.solicited != asks:
+        octets, asks, stag = self.coming.popleft()
+        if wc.wr_id[: wc.byte_len] != octets or (wc.solicited, wc.invalidated) != (asks, stag):
             raise Wrong(f"a message of {len(octets)} octets arrived as another one")
+        if stag is not None:
+            self._lent.pop(stag).close()
         self._count(len(octets))
 
     def _complete(self, wc: WC) -> None:
@@ -553,7 +573,7 @@ class _End:
         if request.sink is not None and request.sink != request.octets:
             raise Wrong(f"Read {number} of {length} octets got others")
         self._bodies.free(request.places)
-        if wc.opcode is not Opcode.SEND:
+        if wc.opcode not in (Opcode.SEND, Opcode.SEND_WITH_INV):
             self._count(length)
         self._slots.release()
 

@@ -18,7 +18,7 @@ from ddp_rnic.sim.devices.peer.lockstep import Kept, ReadSink
 from ddp_rnic.sim.devices.peer.network import Rates
 from ddp_rnic.sim.devices.peer.rest import Rest
 from ddp_rnic.sim.model.events import Delivered
-from ddp_rnic.sw_driver.rdmap import CQ
+from ddp_rnic.sw_driver.rdmap import CQ, QP
 from typer.testing import CliRunner
 
 
@@ -174,6 +174,15 @@ def another_record(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(Kept, "again", property(wrong))
 
 
+def an_invalidation_that_is_not_reported(bugs: pytest.MonkeyPatch) -> None:
+    received = QP._received
+
+    def wrong(qp: QP, message: Any, status: Any, solicited: bool = False, *_: Any) -> None:
+        received(qp, message, status, solicited)
+
+    bugs.setattr(QP, "_received", wrong)
+
+
 def no_repeat(bugs: pytest.MonkeyPatch) -> None:
     bugs.setattr(commands, "repeat", lambda *given, **named: ())
     bugs.setattr(end, "_STILL", 400)
@@ -197,6 +206,7 @@ def a_repeat_of_other_octets(bugs: pytest.MonkeyPatch) -> None:
         (a_completion_that_is_lost, "differ in completions"),
         (a_device_that_is_always_idle, "the device was idle in cycle"),
         (a_device_that_is_never_idle, "the device is not idle 30000 cycles after"),
+        (an_invalidation_that_is_not_reported, "arrived as another one"),
         (another_record, r"differ in an FPDU that it sends .* expected Record\("),
         (more_credit, "octets have left for which there was no credit"),
         (no_repeat, "nothing has moved for"),

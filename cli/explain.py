@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from ..hdl.spec.config import RnicConfig
-from ..sim.replay.plan import plan
+from ..sim.replay.plan import replays
 from ..sim.reports.errors import Meaning, meanings
 from ..sim.reports.explanation import Explainer, Explanation
 from ..sim.reports.fields import Field, Layer
+from ..sim.reports.one_frame import judge
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import BadInput, exits
 
@@ -86,7 +87,8 @@ def _explainer(found: Input, frame: int) -> Explainer:
         raise BadInput(
             f"{found.capture.path} has the frames 1 to {count}, so frame {frame} is not there"
         )
-    plans, _ = plan(found.traffic, found.regions, RnicConfig(), found.ends, found.queues)
+    planning, _ = replays(found.traffic, found.regions, RnicConfig(), found.ends, found.queues)
+    plans = judge(planning, found.capture, found.traffic, frame)
     explainer = Explainer(found.capture, found.traffic, plans)
     explainer.read(found.frames(), frame)
     return explainer

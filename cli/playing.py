@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from enum import Enum, auto
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +19,7 @@ from ..sim.engines.waves import Waves
 from ..sim.replay.differences import Comparison
 from ..sim.replay.plan import Replay, replays
 from ..sim.replay.regions import Region, RegionError, derive, load_regions, stream_ends
+from ..sim.reports.one_frame import FrameCycles
 from ..sim.reports.record import Record
 from ..sim.reports.report import Result, Run, Tally, outcome_text
 from .inputs import Asked
@@ -29,21 +29,14 @@ from .terminal import say
 _WHY_LATER = "played at the end of standard input, because"
 
 
-class Keep(Enum):
-    """The events that a run has after it: those of no segment, of the first ones, or of all."""
-
-    NOTHING = auto()
-    BEGINNING = auto()
-    EVERYTHING = auto()
-
-
 def play(
     replay: Replay,
     engine: Engine,
     begin: Callable[[], None] = lambda: None,
     *,
     waves: Waves | None = None,
-    keep: Keep = Keep.NOTHING,
+    keep: bool = False,
+    cycles: FrameCycles | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Run:
     """Plays a capture through one RNIC.
@@ -53,15 +46,17 @@ def play(
     begin
         This function is called when the simulator is built.
     keep
-        How many events the run has afterwards.
+        Keeps the events of the first segments, and of those that were refused later.
+    cycles
+        Gets the cycles of one frame.
     progress
         Gets the number of segments that were played, and of all.
     """
     plan = replay.plan
     memory = np.zeros(len(plan.memory), np.uint8)  # not zeros_like, which would fill it
     memory[: replay.filled] = plan.memory[: replay.filled]
-    comparison, tally = Comparison(plan), Tally(plan, None if keep is Keep.NOTHING else memory)
-    record = None if keep is Keep.NOTHING else Record(plan)
+    comparison = Comparison(plan) if cycles is None else Comparison(plan, cycles.entry)
+    tally, record = Tally(plan, memory if keep else None), Record(plan) if keep else None
 
     def operations() -> Iterator[Operation]:
         begin()
@@ -71,6 +66,8 @@ def play(
         if record is not None and not record.take(outcome):
             return False
         comparison.take(outcome)
+        if cycles is not None:
+            cycles.take(outcome)
         received = tally.take(outcome)
         plan.forget()
         plan.reuse(received, memory)
@@ -81,9 +78,10 @@ def play(
             progress(replay.taken * done // known, replay.total)
 
     outcome = engine.run(
-        plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show,
-        part=None if keep is Keep.EVERYTHING else part,
+        plan.config, operations(), memory, ring=plan.ring, waves=waves, progress=show, part=part,
     )  # fmt: skip
+    if cycles is not None:
+        cycles.take(outcome, ends=True)
     run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
     if record is not None:
         run.outcome = record.restore(outcome)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,22 +23,23 @@ from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
+from ..sim.capture.traffic import Traffic
 from ..sim.engines.choice import load
-from ..sim.engines.engine import Engine
+from ..sim.engines.engine import Engine, Operation, Outcome
 from ..sim.engines.waves import Waves
-from ..sim.replay.differences import number_text
+from ..sim.replay.differences import Difference, number_text
 from ..sim.replay.plan import Replay, replays
 from ..sim.replay.regions import RIGHTS, Region
-from ..sim.replay.send_plan import send_plans
-from ..sim.replay.sending import send as send_again
+from ..sim.replay.send_plan import SendPlan, send_plans
+from ..sim.replay.sending import LONGEST, Sent, send_in_parts
 from ..sim.reports import explorer, report, viewers
 from ..sim.reports.explanation import Explainer
+from ..sim.reports.one_frame import FrameCycles
 from ..sim.reports.record import MOST, OCTETS
 from ..sim.reports.report import Result, Run, left_out_text
-from ..sim.reports.timeline import segments
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits, interruptible
-from .playing import Keep, Live, play
+from .playing import Live, play
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table, say
 from .waves import Cycles, Parts, cycles_of, waves_of
@@ -85,8 +87,7 @@ def sim(
         int | None,
         typer.Option(
             min=1,
-            help="With --waves: only the cycles of this frame's segments. All segments are kept in"
-            " memory.",
+            help="With --waves: only the cycles of this frame's segments.",
             show_default=False,
         ),
     ] = None,
@@ -193,21 +194,22 @@ def _simulate(
         interrupted=watch.stopped,
     )
     waveforms = []
-    keep = Keep.NOTHING if out is None and shown.parts is None else Keep.BEGINNING
-    if shown.frame is not None:
-        keep = Keep.EVERYTHING
+    keep = out is not None or (shown.parts is not None and shown.frame is None)
+    frames: list[FrameCycles] = []
     for number, each in enumerate(planning, 1):
         if watch.over:
             each.stop()
         waves = shown.waves(each.plan.config, _waveform(out or Path(), number, len(planning)))
+        cycles = None if shown.frame is None else FrameCycles(each.plan, shown.frame)
         with _progress(each.total, number, len(planning)) as progress:
             # The cycles of a frame are known only after a first run.
-            run = _played(each, engine, waves if shown.frame is None else None, keep, progress)
-            window = shown.window(run)
-            again = shown.frame is not None and not each.stopped
-            if waves is not None and window is not None and again:
+            first = waves if cycles is None else None
+            run = _played(each, engine, first, keep, progress, cycles)
+            window = shown.window(run, cycles)
+            if cycles is not None and waves is not None and window is not None and not each.stopped:
                 waves = replace(waves, cycles=window.cycles)
                 run = _played(planned()[0][number - 1], engine, waves, keep, progress)
+            frames += filter(None, [cycles])
         result.runs.append(run)
         if waves is not None and window is not None:
             waveforms += [waves.path, *viewers.write(waves, window.marker)]
@@ -219,24 +221,33 @@ def _simulate(
             result.interrupted = True
             return result, waveforms
     if shown.frame is not None and not waveforms:
-        frames = sorted({each.arrival.frame for run in result.runs for each in segments(run)})
-        some = f"; the first and the last one are {frames[0]} and {frames[-1]}" if frames else ""
         raise BadInput(
-            f"--frame {shown.frame}: no segment that the device got ends in this frame{some}"
+            f"--frame {shown.frame}: no segment that the device got ends in this frame"
+            f"{_ends_of(frames)}"
         )
     return result, waveforms
+
+
+def _ends_of(frames: list[FrameCycles]) -> str:
+    """Returns the end of a sentence, which names the first and the last frame with a segment."""
+    known = [each for each in frames if each.last]
+    if not known:
+        return ""
+    first, last = min(each.first for each in known), max(each.last for each in known)
+    return f"; the first and the last one are {first} and {last}"
 
 
 def _played(
     replay: Replay,
     engine: Engine,
     waves: Waves | None,
-    keep: Keep,
+    keep: bool,
     progress: Callable[..., None] | None,
+    cycles: FrameCycles | None = None,
 ) -> Run:
     """Plays a capture through one RNIC; the first Ctrl-C ends that after the planned segments."""
     with interruptible(replay.stop) as begin:
-        return play(replay, engine, begin, waves=waves, keep=keep, progress=progress)
+        return play(replay, engine, begin, waves=waves, keep=keep, cycles=cycles, progress=progress)
 
 
 def _write(result: Result, found: Input, out: Path) -> list[str]:
@@ -281,14 +292,14 @@ class Shown(NamedTuple):
     def waves(self, config: RnicConfig, path: Path) -> Waves | None:
         return waves_of(self.parts, path, config, self.cycles)
 
-    def window(self, run: Run) -> _Window | None:
+    def window(self, run: Run, cycles: FrameCycles | None) -> _Window | None:
         """Returns the cycles that are shown of a run, or None if it does not have the frame."""
-        if self.frame is None:
+        if cycles is None:
             if self.cycles is not None:
                 return _Window(self.cycles, self.cycles.start)
             taken = run.outcome.taken["first"]
             return _Window(None, int(taken[0]) if len(taken) else 0)
-        found = [each for each in segments(run) if each.arrival.frame == self.frame]
+        found = cycles.segments
         if not found:
             return None
         first, last = min(each.first for each in found), max(each.end for each in found)
@@ -306,56 +317,125 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     """Sends a capture's messages by the golden model and the RTL, and prints the comparison."""
     config = _config(width, sends=True)
     found = read_input(asked, config)
-    results = send_again(found.traffic)
-    if any(isinstance(each.stream, SctpStream) for each in results):
-        mpa = not all(isinstance(each.stream, SctpStream) for each in results)
+    traffic = found.traffic
+    if traffic.sctp is not None and (traffic.sctp.arrivals or traffic.sctp.controls):
+        mpa = bool(traffic.arrivals)
         config = replace(config, sctp=True, mpa=mpa, responder=mpa)
-    plans = [*send_plans(results, config)]
-    terminal = console()
+    sent = _send_parts(traffic, config, shown)
+    results, terminal = sent.results, console()
     headings = "from", "to", "LLP", "messages", "segments", "MULPDU", "other PAD", "differences"
     rows = []
     for each in results:
-        counts = each.messages, each.segments, each.mulpdu, each.padded, len(each.differences)
+        counts = each.messages, each.segments, each.mulpdu, each.padded, each.differing
         ends = str(each.stream.source), str(each.stream.destination)
         rows.append([*ends, _way(each.stream), *map(str, counts)])
     print_table(terminal, f"{asked.source}: sent again", headings, rows)
     apart = (
         (sum(each.left_out for each in results), "the message is not whole"),
-        *((count, why) for why, count in sum((each.left_out for each in plans), Counter()).items()),
+        (sum(each.long for each in results), f"the message has more than {LONGEST} octets"),
+        *((count, why) for why, count in sent.left_out.items()),
+        (sent.rest, "not sent, because of an interrupt"),
     )
     left_out = [
         *found.left_out,
         *(LeftOut(count, "segment", why) for count, why in apart if count),
     ]
     print_notes(terminal, found.notes, left_out)
-    differences = [difference for each in results for difference in each.differences]
-    cycles = 0
-    engine = load(EngineName.COMPILED.value)
-    for number, sending in enumerate(plans, 1):
-        waves = shown.waves(config, _waveform(Path(), number, len(plans)))
-        with _progress(len(sending.operations), number, len(plans)) as progress:
-            outcome = engine.run(
-                config, sending.operations, sending.memory, waves=waves, progress=progress
-            )
-        cycles += outcome.cycles
-        differences += sending.compare(outcome)
-        if waves is not None:
-            terminal.print(f"waveform: {escape(str(waves.path))}", soft_wrap=True)
+    differences = [difference for each in results for difference in each.told()]
+    differences += sent.differences
+    for path in sent.waveforms:
+        terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
     print_differences(terminal, differences)
     segments = sum(each.segments for each in results)
-    by_device = sum(each.segments for each in plans)
-    again = sum(each.repeats for each in plans)
-    controls = sum(each.controls for each in plans)
+    controls = sent.controls
     beside = f" and {_count(controls, 'control message')}" if controls else ""
     terminal.print(
         f"{colored('differ' if differences else 'agree', not differences)}: golden model and"
-        f" senders on {_count(segments, 'segment')}{beside}, RTL on {by_device} of them"
-        f" and on {again} once more, {cycles} cycles at {width} bits"
+        f" senders on {_count(segments, 'segment')}{beside}, RTL on {sent.segments} of them"
+        f" and on {sent.repeats} once more, {sent.cycles} cycles at {config.width} bits"
         f"{escape(left_out_text(left_out))}",
         soft_wrap=True,
     )
+    if sent.interrupted:
+        raise KeyboardInterrupt
     if differences:
         raise typer.Exit(DIFFERS)
+
+
+@dataclass
+class _SentAgain:
+    """The results of senders, of the golden model and of the RTL.
+
+    The counts are those of the RTL. ``rest`` counts the segments that an interrupt left out.
+    """
+
+    results: list[Sent] = field(default_factory=list)
+    cycles: int = 0
+    segments: int = 0
+    repeats: int = 0
+    controls: int = 0
+    rest: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+    waveforms: list[Path] = field(default_factory=list)
+    interrupted: bool = False
+
+    def stop(self) -> None:
+        """Ends the run after the part of the capture that is being sent."""
+        self.interrupted = True
+
+    def operations(self, plan: SendPlan, begin: Callable[[], None]) -> Iterator[Operation]:
+        """Yields the operations of a plan. Ctrl-C calls :meth:`stop` from the first one on."""
+        if not self.interrupted:
+            begin()
+        yield from plan.operations
+
+    def show(
+        self,
+        progress: Callable[[int, int], None],
+        plan: SendPlan,
+        total: int,
+        done: int,
+        known: int,
+    ) -> None:
+        """Shows how many segments and control messages the RTL has sent while a plan is played."""
+        part = (plan.segments + plan.controls) * done // known
+        progress(self.segments + self.controls + part, total)
+
+    def take(self, plan: SendPlan, outcome: Outcome) -> None:
+        """Takes the outcome of one device."""
+        self.cycles += outcome.cycles
+        self.segments += plan.segments
+        self.repeats += plan.repeats
+        self.controls += plan.controls
+        self.left_out += plan.left_out
+        self.differences += plan.compare(outcome)
+
+
+def _send_parts(traffic: Traffic, config: RnicConfig, shown: Shown) -> _SentAgain:
+    """Sends a capture's messages part by part. Each part has devices of its own, so that memory
+    holds one part, whatever the length of the capture.
+    """
+    sent, engine = _SentAgain(), load(EngineName.COMPILED.value)
+    sctp = () if traffic.sctp is None else (traffic.sctp.arrivals, traffic.sctp.controls)
+    total = sum(map(len, (traffic.arrivals, *sctp)))
+    with interruptible(sent.stop) as begin, bar("sending", total) as progress:
+        for sent.results in send_in_parts(traffic):
+            for plan in send_plans(sent.results, config):
+                at = len(sent.waveforms) + 1
+                waves = shown.waves(config, _waveform(Path(), at, at))
+                show = None if progress is None else partial(sent.show, progress, plan, total)
+                operations = sent.operations(plan, begin)
+                outcome = engine.run(config, operations, plan.memory, waves=waves, progress=show)
+                sent.take(plan, outcome)
+                if waves is not None:
+                    sent.waveforms.append(waves.path)
+            if sent.interrupted:
+                sent.rest = total - sum(each.taken for each in sent.results)
+                break
+    if len(sent.waveforms) > 1:
+        sent.waveforms[0] = sent.waveforms[0].rename(_waveform(Path(), 1, 2))
+    return sent
 
 
 def _config(width: int, *, sends: bool = False) -> RnicConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,23 @@ import numpy as np
 import pytest
 from ddp_rnic.cli import app, playing
 from ddp_rnic.cli import sim as command
+from ddp_rnic.cli.inputs import Asked, read_input
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.capture import spool
 from ddp_rnic.sim.capture.pcap import Frame, write_pcap
 from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
+from ddp_rnic.sim.capture.tests.test_spool import talk
 from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import Engine, Operation, Outcome, Packet
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay import plan
-from ddp_rnic.sim.reports import record
+from ddp_rnic.sim.replay import plan, sending
+from ddp_rnic.sim.replay.expectation import Expected
+from ddp_rnic.sim.reports import one_frame, record
+from ddp_rnic.sim.reports.one_frame import FrameCycles
 from ddp_rnic.sim.reports.tests.test_explorer import unpacked
+from ddp_rnic.sim.reports.timeline import Segment, segments
 from typer.testing import CliRunner, Result
 
 SHIPPED = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"
@@ -199,7 +206,9 @@ def test_a_write_after_the_last_buffer_differs(monkeypatch: pytest.MonkeyPatch) 
     assert difference.what == "guard octets"
 
 
-def test_sctp_is_played_in_pieces_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def by_sctp(tmp_path: Path) -> Path:
+    """A capture of a hundred messages in sessions over SCTP."""
     peers = Peers(a="10.9.0.1", b="10.9.0.2")
     peers.set_up()
     for number in range(12):
@@ -211,6 +220,13 @@ def test_sctp_is_played_in_pieces_too(monkeypatch: pytest.MonkeyPatch, tmp_path:
     path = tmp_path / "sctp.pcap"
     frames = [Frame(n, n * 1e-3, 1, each.octets) for n, each in enumerate(peers.frames, 1)]
     write_pcap(tuple(frames), path)
+    return path
+
+
+def test_sctp_is_played_in_pieces_too(
+    by_sctp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = by_sctp
     whole = sim(monkeypatch, CompiledEngine(), path, "--json", "--out", tmp_path)
     assert whole.exit_code == 0, whole.output
     assert sum(each["deliveries"] for each in json.loads(whole.stdout)["streams"]) == 72
@@ -245,6 +261,89 @@ def test_the_report_has_all_messages(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def receives(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (out / "receives").iterdir()}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "100"), ("sim", "--waves", "walker", "--frame", "100"), ("sim", "--send")],
+    ids=["explain", "frame", "send"],
+)
+def test_memory_does_not_grow_with_the_capture(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_pieces(monkeypatch, 1 << 16)
+    monkeypatch.setattr(spool, "_KEPT", 1 << 16)
+    monkeypatch.setattr(spool, "_SEARCHED", 1 << 16)
+    monkeypatch.setattr(sending, "_SEGMENTS", 50)
+    monkeypatch.setattr(one_frame, "_BEHIND", 50)
+    monkeypatch.setattr(one_frame, "_OPERATIONS", 50)
+    monkeypatch.chdir(tmp_path)
+    engine, peaks = CompiledEngine(), []
+    monkeypatch.setattr(command, "load", lambda name: engine)
+    for count in (200, 700):
+        write_pcap(talk(count), path := tmp_path / "talk.pcap")
+        name, *options = words
+        tracemalloc.start()
+        result = CliRunner().invoke(app.app, [name, str(path), *options])
+        assert result.exit_code == 0, result.output
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 500 < 300  # a segment has 1400 octets
+
+
+class Frames(FrameCycles):
+    """Finds the cycles of all frames, with a FrameCycles for each of them."""
+
+    def __init__(self, replay: plan.Replay, frames: Iterable[int]) -> None:
+        self.frames = {frame: FrameCycles(replay.plan, frame) for frame in frames}
+
+    def all(self) -> dict[int, list[Segment]]:
+        return {frame: each.segments for frame, each in self.frames.items()}
+
+    def entry(self, want: Expected, cycle: int | None) -> None:
+        for each in self.frames.values():
+            each.entry(want, cycle)
+
+    def take(self, outcome: Outcome, *, ends: bool = False) -> None:
+        for each in self.frames.values():
+            each.take(outcome, ends=ends)
+
+
+@pytest.mark.parametrize("over", ["mpa", "sctp"])
+def test_the_cycles_of_a_frame_are_those_of_a_run_that_keeps_everything(
+    over: str, by_sctp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_pieces(monkeypatch, 1000)
+    path = SHIPPED if over == "mpa" else by_sctp
+    found = read_input(Asked(path, None, [], []), RnicConfig())
+
+    def replay() -> plan.Replay:
+        (one,), _ = plan.replays(found.traffic, found.regions, RnicConfig(), found.ends)
+        return one
+
+    def play(behind: int, *, keep: bool) -> tuple[Frames, dict[int, list[Segment]]]:
+        monkeypatch.setattr(one_frame, "_BEHIND", behind)
+        cycles = Frames(one := replay(), frames)
+        run = playing.play(one, CompiledEngine(), keep=keep, cycles=cycles)
+        whole: dict[int, list[Segment]] = {}
+        for segment in segments(run) if keep else ():
+            whole.setdefault(segment.arrival.frame, []).append(segment)
+        return cycles, {frame: whole[frame] for frame in sorted(whole)[::5]}
+
+    # With ``keep`` so short a run keeps everything, and uses no buffer again.
+    frames: list[int] = []
+    frames += play(1 << 20, keep=True)[1]
+    for one, other in (
+        play(60, keep=True),
+        (play(60, keep=False)[0], play(1 << 20, keep=False)[0].all()),
+    ):
+        for frame, known in other.items():
+            shown = one.frames[frame].segments
+            for what in ("first", "last", "placed", "octets", "delivered"):
+                got, expected = ([getattr(each, what) for each in some] for some in (shown, known))
+                assert got == expected, (frame, what)
+        ends = {(each.first, each.last) for each in one.frames.values()}
+        assert len(ends) == 1 and all(first <= frames[0] for first, _ in ends)
 
 
 def test_a_buffer_that_differs_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,3 +418,25 @@ def test_an_interrupt_after_the_last_segment_leaves_a_whole_report(
 ) -> None:
     result = sim(monkeypatch, Interrupted(100), SHIPPED)  # everything was planned before
     assert result.exit_code == 130 and "236 segments" in result.stdout
+
+
+class InterruptedSender(CompiledEngine):
+    """Gets Ctrl-C after the first operations of a run."""
+
+    def run(self, config: Any, operations: Iterable[Operation], *rest: Any, **how: Any) -> Outcome:
+        return super().run(config, self._until(operations), *rest, **how)
+
+    def _until(self, operations: Iterable[Operation]) -> Iterator[Operation]:
+        for number, each in enumerate(operations):
+            yield each
+            if number == 9:
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_sender_reports_what_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "_SEGMENTS", 100)
+    result = sim(monkeypatch, InterruptedSender(), SHIPPED, "--send")
+    assert result.exit_code == 130 and result.stderr == "rnic: interrupted\n"
+    (counts,) = re.findall(r"senders on (\d+) segments, RTL on (\d+) of them", result.stdout)
+    (left,) = re.findall(r"(\d+) segments \(not sent, because of an interrupt\)", result.stdout)
+    assert counts[0] == counts[1] and int(counts[0]) + int(left) == 236

@@ -5,7 +5,7 @@ packets.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
@@ -79,11 +79,16 @@ class Comparison:
     ----------
     plan
         The plan of the run.
+    entry
+        This function gets each expected entry of the completion ring that has come, and its cycle,
+        if that is known.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(
+        self, plan: Plan, entry: Callable[[Expected, int | None], None] = lambda *_: None
+    ) -> None:
         self._plan = plan
-        self._entries, self._exceptions = _Entries(plan), _Exceptions(plan)
+        self._entries, self._exceptions = _Entries(plan, entry), _Exceptions(plan)
         self._written: NDArray[np.uint64] | None = None
 
     def take(self, outcome: Outcome) -> None:
@@ -249,8 +254,10 @@ class _Group:
 class _Entries:
     """Compares the entries of the completion ring with those that are expected."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: Plan, entry: Callable[[Expected, int | None], None] = lambda *_: None
+    ) -> None:
+        self._plan, self._entry = plan, entry
         self._counts: Counter[int] = Counter()
         self._groups: dict[Sequence, _Group] = {}
 
@@ -272,6 +279,7 @@ class _Entries:
 
     def _compared(self, what: str, group: _Group) -> Iterator[Difference]:
         want, got = group.wanted.popleft(), group.got.popleft()
+        self._entry(want, got.cycle)
         # The phase is that of the entry's place in the ring.
         completion = want.completion._replace(phase=phase(got.place, self._plan.ring.size))
         if isinstance(want, Record) and want.state is not None:

@@ -182,10 +182,14 @@ def _first_octets(one: bytes, other: bytes) -> tuple[str, str]:
 
 
 def send_plans(senders: Sequence[Sent], config: RnicConfig) -> Iterator[SendPlan]:
-    """Yields a plan for as many streams as a device has, until all are planned. Senders over SCTP
-    have one if the device has SCTP.
+    """Yields a plan for as many streams with posts as a device has, until all are planned. Senders
+    over SCTP have one if the device has SCTP.
     """
-    rest = (each for each in senders if config.sctp or not isinstance(each.stream, SctpStream))
+    rest = (
+        each
+        for each in senders
+        if each.posts and (config.sctp or not isinstance(each.stream, SctpStream))
+    )
     while batch := list(islice(rest, config.streams)):
         yield _Planner(SendPlan(config, sorted(batch, key=_ends))).plan()
 

@@ -10,13 +10,18 @@ markers and CRC (RFC 5041 section 5.2, RFC 5044 section 4), or the DATA chunks w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from heapq import merge
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...hdl.spec.send import Flag, Kind, Message, Piece
-from ..capture.sctp_traffic import SctpArrival
+from ..capture.sctp_traffic import Incoming, SctpArrival, SctpTraffic, Step
+from ..capture.spool import Rows
 from ..capture.streams import MARKER_SPACING, Arrival, Stream
 from ..capture.traffic import Traffic
 from ..model.ddp import DataSource, decode_segment
@@ -29,7 +34,7 @@ from ..model.sctp import DataChunk, Ppid
 from ..model.send import SendQueue
 from .differences import Difference
 
-__all__ = ["REGION", "Post", "Sent", "is_control", "send"]
+__all__ = ["LONGEST", "REGION", "Post", "Sent", "is_control", "send", "send_in_parts"]
 
 #: Octets of a DATA chunk's header, and of the DDP-SSN after it.
 _CHUNK, _SSN = 16, 2
@@ -37,6 +42,12 @@ _CHUNK, _SSN = 16, 2
 #: are: an RDMA Write of 64 octets fits.
 REGION = Region(stag=0x5E4D00, to=0x1000, length=0, pd=0)
 INLINE = 64
+#: The most octets of a message that is sent again: it is kept in memory.
+LONGEST = 32 << 20
+#: A part of a capture has this number of segments, or their FPDUs or chunks this number of octets.
+_SEGMENTS, _OCTETS = 8_000, 8 << 20
+#: How many differences of a sender are kept.
+_TOLD = 100
 #: Octets of ULPDU_Length, of a marker, and of an FPDU's CRC.
 _LENGTH, _MARKER, _CRC = 2, 4, 4
 
@@ -79,10 +90,14 @@ class Sent:
     left_out
         Segments that are no part of a whole message: the capture lacks its beginning, or they have
         no sound header.
+    long
+        Segments of messages with more octets than :data:`LONGEST`, which are not sent again.
     controls
         Session control messages of SCTP.
     posts
         The work requests, and the segments that the sender sent for each.
+    differences
+        The first differences; ``differing`` counts all.
     """
 
     stream: Stream
@@ -92,27 +107,91 @@ class Sent:
     falls: int = 0
     padded: int = 0
     left_out: int = 0
+    long: int = 0
     controls: int = 0
     posts: list[Post] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    differing: int = 0
+
+    @property
+    def taken(self) -> int:
+        """The number of segments and control messages that were sent again or left out."""
+        return self.segments + self.left_out + self.long + self.controls
+
+    def told(self) -> list[Difference]:
+        """Returns the differences to be listed, and how many more there are."""
+        more = self.differing - len(self.differences)
+        if not more:
+            return self.differences
+        further = f"{more} further differences of this sender", "not shown"
+        return [*self.differences, Difference(self.differences[-1].what, "elsewhere", *further)]
 
 
 def send(traffic: Traffic) -> list[Sent]:
-    """Sends each direction of a capture again, and returns the results by stream."""
-    sources: dict[int, _Source] = {}
-    for arrival in traffic.arrivals:
-        sources.setdefault(arrival.stream.number, _Mpa(arrival.stream)).take(arrival)
-    results = [source.result for source in sources.values()]
-    if traffic.sctp is not None:
-        chunks: dict[Stream, list[SctpArrival]] = {}
-        for chunk in (*traffic.sctp.controls, *traffic.sctp.arrivals):
-            chunks.setdefault(chunk.stream, []).append(chunk)
-        for stream, sent in chunks.items():
-            source = _Sctp(stream)
-            for chunk in sorted(sent, key=lambda each: (each.session, each.sequence)):
-                source.take(chunk)
-            results.append(source.result)
+    """Sends each direction of a capture again; returns the results by stream, with all posts."""
+    (results,) = send_in_parts(traffic, whole=True)
     return results
+
+
+def send_in_parts(traffic: Traffic, *, whole: bool = False) -> Iterator[list[Sent]]:
+    """Sends each direction of a capture again, part by part.
+
+    Yields the results so far, by stream, after each part. They have the posts of the messages that
+    this part completes; those of earlier parts are dropped. ``whole``: the capture is one part.
+    """
+    sources: dict[int, _Source] = {}
+    results: list[Sent] = []
+    segments = octets = 0
+    for arrival in chain(traffic.arrivals, _chunks(traffic.sctp)):
+        if (source := sources.get(arrival.stream.number)) is None:
+            kind = _Sctp if isinstance(arrival, SctpArrival) else _Mpa
+            source = sources[arrival.stream.number] = kind(arrival.stream)
+            results.append(source.result)
+        source.take(arrival)
+        segments, octets = segments + 1, octets + len(arrival.raw)
+        if not whole and (segments >= _SEGMENTS or octets >= _OCTETS):
+            yield results
+            for each in results:
+                each.posts.clear()
+            segments = octets = 0
+    for source in sources.values():
+        source.end()
+    yield results
+
+
+def _chunks(sctp: SctpTraffic | None) -> Iterator[SctpArrival]:
+    """Yields the chunks of a capture. Those of a stream are in the order in which they were sent;
+    between streams, in the order of the capture.
+    """
+    if sctp is None:
+        return
+    steps = sctp.steps
+    # The session, the DDP-SSN and the place of each chunk, by stream.
+    rows: dict[int, Rows] = {}
+    for number, step in enumerate(steps):
+        for at, chunk in enumerate(_chunks_of(step)):
+            found = rows.setdefault(chunk.stream.number, Rows("QQQQ"))
+            found.append(chunk.session, chunk.sequence, number, at)
+
+    def sent(stream: int) -> Iterator[tuple[int, SctpArrival]]:
+        table = np.array([rows[stream].column(number) for number in range(4)])
+        frame = 0
+        for at in np.lexsort(table[1::-1]):
+            number, place = table[2:, at].tolist()
+            chunk = _chunks_of(steps[number])[place]
+            frame = max(frame, chunk.frame)
+            yield frame, chunk
+
+    for _, chunk in merge(*map(sent, rows), key=itemgetter(0)):
+        yield chunk
+
+
+def _chunks_of(step: Step) -> list[SctpArrival]:
+    """Returns the chunks that a step brings: its control messages and its segments."""
+    if not isinstance(step, Incoming):
+        return []
+    controls = [item.control for item in step.items if item.control is not None]
+    return [*controls, *step.segments]
 
 
 @dataclass
@@ -120,8 +199,9 @@ class _Message:
     """A message that a sender has begun."""
 
     header: Header
-    segments: list[Arrival]
-    octets: bytes
+    segments: list[Arrival] = field(default_factory=list)
+    octets: bytearray = field(default_factory=bytearray)
+    long: bool = False  # more octets than LONGEST: its segments are left out as they come
 
     def continues(self, header: Header) -> bool:
         """Decides whether a segment belongs to the message."""
@@ -136,7 +216,7 @@ def _derive(sent: _Message) -> Post:
     """Derives the work request of a message. Read Requests are posted as READ, short messages
     inline, and longer ones in three pieces.
     """
-    header, octets = sent.header, sent.octets
+    header, octets = sent.header, bytes(sent.octets)
     values: dict[str, Any]
     if isinstance(header, TaggedHeader):
         values = {"kind": Kind.TAGGED, "stag": header.stag, "to": header.to}
@@ -191,19 +271,36 @@ class _Source(ABC):
         if message is None or not message.continues(header):
             if message is not None:
                 self._leave(message.segments)
-            message = self._message = _Message(header, [], b"")
+            message = self._message = _Message(header)
         message.segments.append(arrival)
         message.octets += payload
+        if message.long or len(message.octets) > LONGEST:
+            self._leave_long(message)
         if header.last:
             self._message = None
             self._post(message)
 
+    def end(self) -> None:
+        """Leaves out the message whose end the capture lacks."""
+        if self._message is not None:
+            self._leave(self._message.segments)
+
+    def _leave_long(self, message: _Message) -> None:
+        """Leaves out the segments so far of a message that is too long to be kept."""
+        message.long = True
+        self.result.long += len(message.segments)
+        for arrival in message.segments:
+            self._skip(arrival)
+        message.segments.clear()
+        message.octets.clear()
+
     def _post(self, message: _Message) -> None:
         """Posts a message to the model, and compares the octets that it sends."""
         header = message.header
-        if isinstance(header, UntaggedHeader) and header.mo:
-            # The capture begins within the message.
-            self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
+        if message.long or (isinstance(header, UntaggedHeader) and header.mo):
+            # The message is too long, or the capture begins within it.
+            if isinstance(header, UntaggedHeader):
+                self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
             self._leave(message.segments)
             return
         post = _derive(message)
@@ -254,6 +351,9 @@ class _Source(ABC):
         """
 
     def _differs(self, arrival: Arrival, what: str, expected: bytes) -> None:
+        self.result.differing += 1
+        if len(self.result.differences) == _TOLD:
+            return
         raw = arrival.raw
         pairs = enumerate(zip(expected, raw, strict=False))
         at = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(raw)))

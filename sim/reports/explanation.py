@@ -36,7 +36,7 @@ from . import fields
 from .errors import Meaning, Sentence, check_sentence, meaning_of
 from .shown import Shown, Sources
 
-__all__ = ["Explainer", "Explanation", "Key", "Result", "Step", "key_of"]
+__all__ = ["Explainer", "Explanation", "Key", "Result", "Step", "directions_of", "key_of"]
 
 
 class Result(Enum):
@@ -365,6 +365,18 @@ def key_of(arrival: Arrival) -> Key:
     return arrival.endpoint, arrival.order
 
 
+def directions_of(capture: Capture, traffic: Traffic) -> dict[int, Direction]:
+    """Returns the direction of a connection that each stream over MPA is, by the stream's
+    number.
+    """
+    return {
+        stream.number: direction
+        for stream in traffic.streams
+        for direction in capture.connections[stream.connection].directions
+        if direction.source == stream.source
+    }
+
+
 class Explainer:
     """Explains the segments of a capture.
 
@@ -402,12 +414,7 @@ class Explainer:
             if (key := key_of(segment)) in self.judged
         }
         self._sources: dict[int, Sources] = {}
-        self._directions = {
-            stream.number: direction
-            for stream in traffic.streams
-            for direction in capture.connections[stream.connection].directions
-            if direction.source == stream.source
-        }
+        self._directions = directions_of(capture, traffic)
         self._shown: dict[int, Shown] = {}
         self._times: dict[int, float] = {}
         self._asked: dict[int, tuple[IpPacket | None, Segment | None]] = {}

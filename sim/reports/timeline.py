@@ -14,10 +14,11 @@ from ...hdl.spec.ddp import ErrorNumber
 from ..capture.streams import Arrival
 from ..replay.differences import matched
 from ..replay.expectation import Delivery, Placement, spans
+from ..replay.plan import Plan
 from ..replay.regions import Region
 from .report import Run
 
-__all__ = ["Segment", "occupancy", "segments", "throughput"]
+__all__ = ["Segment", "occupancy", "placed", "segments", "throughput"]
 
 
 @dataclass
@@ -49,20 +50,7 @@ def segments(run: Run) -> list[Segment]:
     Segments that never arrived are left out.
     """
     plan, outcome = run.plan, run.outcome
-    found: dict[int, Segment] = {}
-    for number, (packet, (first, last)) in enumerate(
-        zip(plan.sent, outcome.taken.tolist(), strict=False)
-    ):
-        for arrival in packet:
-            found[id(arrival)] = Segment(arrival, number, first, last)
-    writes = _Writes(outcome.writes, plan.config.octets)
-    lies = {each.region: each for each in plan.allotments}
-    for placement in plan.golden.placements:
-        if (segment := found.get(id(placement.arrival))) is not None:
-            target = placement.target
-            where = lies[target] if isinstance(target, Region) else target
-            pieces = spans(where.address, where.pages, placement.offset, len(placement.payload))
-            _place(segment, placement, writes.of(pieces, segment.first))
+    found = placed(plan, plan.sent, outcome.taken, outcome.writes, plan.golden.placements)
     for want, number in matched(plan, outcome):
         if isinstance(want, Delivery) and number < len(outcome.delivered):
             if (segment := found.get(id(want.arrival))) is not None:
@@ -71,6 +59,41 @@ def segments(run: Run) -> list[Segment]:
         if (segment := found.get(id(error.arrival))) is not None:
             segment.error = error.number
     return list(found.values())
+
+
+def placed(
+    plan: Plan,
+    sent: Iterable[tuple[Arrival, ...]],
+    taken: NDArray,
+    writes: NDArray,
+    placements: Iterable[Placement],
+) -> dict[int, Segment]:
+    """Returns the segments of packets with the cycles in which they arrived and were placed, by the
+    identity of their arrivals.
+
+    Parameters
+    ----------
+    plan
+        The plan of the run.
+    sent, placements
+        The segments in each packet, and the placements of these segments, in their order.
+    taken, writes
+        The cycles of these packets, and those of the beats that the device wrote since the first of
+        them.
+    """
+    found: dict[int, Segment] = {}
+    for number, (packet, (first, last)) in enumerate(zip(sent, taken.tolist(), strict=False)):
+        for arrival in packet:
+            found[id(arrival)] = Segment(arrival, number, first, last)
+    beats = _Writes(writes, plan.config.octets)
+    lies = {each.region: each for each in plan.allotments}
+    for placement in placements:
+        if (segment := found.get(id(placement.arrival))) is not None:
+            target = placement.target
+            where = lies[target] if isinstance(target, Region) else target
+            pieces = spans(where.address, where.pages, placement.offset, len(placement.payload))
+            _place(segment, placement, beats.of(pieces, segment.first))
+    return found
 
 
 def _place(segment: Segment, placement: Placement, cycles: list[int]) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.spec import commands
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import Kind, Piece
 from ddp_rnic.sim.devices.live import SimTransport
@@ -508,3 +509,30 @@ def test_a_message_does_not_end_while_its_fpdu_is_on_its_way_again(pd: PD) -> No
                 assert not cq.poll()
             assert [again for _, again in qp.repeats_to_send()] == [octets]
         assert qp.state is QPState.RTS
+
+
+@pytest.mark.parametrize("cycles", range(0, 480, 60))
+def test_each_message_ends_once_when_the_device_reads_its_ring_no_more(pd: PD, cycles: int) -> None:
+    """A producer index beyond the ring closes the half; messages in flight are reported later."""
+    context, settings = pd.context, SendSettings(1000, crc=True, markers=False, keeps=False)
+    simulated = context.transport
+    assert isinstance(simulated, SimTransport)
+    with (
+        CQ(context) as cq,
+        QP(pd, cq, settings) as qp,
+        pd.register(bytearray(900), Access.LOCAL_READ) as region,
+    ):
+        for number in range(12):
+            qp.post_send(Opcode.SEND, region, wr_id=number)
+        simulated.run(cycles)
+        context.registers.start(commands.ring_send(qp.stream.number, 1 << 15))
+        ends = []
+        for _ in range(100):
+            context.transport.wait(0)
+            ends += cq.poll()
+        assert [wc.wr_id for wc in ends] == [*range(12)]
+        assert [wc.status for wc in ends] == [WcStatus.NOT_READ, *[WcStatus.FLUSHED] * 11]
+        qp.acknowledge(len(qp.data_to_send()))
+        for _ in range(20):
+            context.transport.wait(0)
+            assert not cq.poll()

@@ -493,11 +493,13 @@ class SendingHalf:
 
     def ended(self, status: SentStatus, done: int) -> None:
         """Ends the messages whose entries are before the index ``done``, modulo 2**16."""
+        if self._broken:
+            return  # all messages have ended
         count = (done - self._done) % (1 << 16)
         if status is SentStatus.FAILED:
             self._failed = True
-            if self._broken or self._state()["lost"]:
-                # The device reads the ring no more. All messages have ended, whatever it says next.
+            if self._state()["lost"]:
+                # The device reads the ring no more, and reports only messages in flight.
                 self._broken, count = True, self._producer - self._done
             elif not count and self.responder is not None:
                 # A Read Response has failed.

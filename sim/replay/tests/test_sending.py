@@ -13,11 +13,13 @@ from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.streams import Arrival
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.replay.sending import Sent, send
+from ddp_rnic.sim.replay import sending
+from ddp_rnic.sim.replay.sending import Post, Sent, send, send_in_parts
 from typer.testing import CliRunner
 
 WORKLOAD = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
@@ -141,12 +143,58 @@ def test_a_pad_is_the_senders_choice_wherever_markers_stand(crc: bool, octets: i
     assert send_raw().padded == 0 and len(differences([send_raw()])) == 1
 
 
-def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(tmp_path: Path) -> None:
+def test_a_message_without_its_end_and_one_that_is_too_long_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "LONGEST", 150)
+    talk = Conversation()
+    talk.message("10.7.0.2", SEND, bytes(100), bytes(100), bytes(100))
+    talk.message("10.7.0.2", SEND, bytes(100), bytes(50))
+    talk.untagged("10.7.0.2", SEND, bytes(100), last=False)
+    (result,) = send(talk.traffic())
+    assert (result.messages, result.segments, result.long, result.left_out) == (1, 2, 3, 1)
+    assert result.taken == 6 and not differences([result])
+
+
+def test_the_first_differences_of_a_sender_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "_TOLD", 2)
+    talk = Conversation()
+    for _ in range(5):
+        talk.segment("10.7.0.2", DataSource(1000).untagged(0, b"octets")[0], spoil=True)
+    (result,) = send(talk.traffic())
+    assert len(result.differences) == 2 and result.differing == 5
+    assert result.told()[2].expected == "3 further differences of this sender"
+
+
+def test_parts_have_the_results_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in [WORKLOAD, *KERNELS_SCTP]:
+        found = traffic(path)
+        whole, posts = send(found), dict[int, list[Post]]()
+        monkeypatch.setattr(sending, "_SEGMENTS", 7)
+        for results in send_in_parts(found):
+            for each in results:
+                posts.setdefault(each.stream.number, []).extend(each.posts)
+            assert sum(len(post.sent) for each in results for post in each.posts) <= 40
+        assert len(results) == len(whole)
+        for each, other in zip(results, whole, strict=True):
+            assert posts[each.stream.number] == other.posts
+            assert replace(each, posts=[]) == replace(other, posts=[])
+
+
+def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send"])
     assert run.exit_code == outcome.DIFFERS, run.output
     assert "difference in an FPDU at frame" in run.stdout
     assert "differ: golden model and senders on 235 segments, RTL on 234 of them" in run.stdout
     assert "1 segment (the RTL has 4 untagged queues)" in run.stdout
+    # Each part of the capture is sent by a device of its own.
+    listed = [line for line in run.stdout.splitlines() if line.startswith("difference")]
+    monkeypatch.setattr(sending, "_SEGMENTS", 40)
+    parts = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send"])
+    assert [line for line in parts.stdout.splitlines() if line.startswith("difference")] == listed
+    assert "differ: golden model and senders on 235 segments, RTL on 234 of them" in parts.stdout
     run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--out", str(tmp_path)])
     assert run.exit_code == outcome.BAD_INPUT, run.output
     assert "--send takes no --regions, --out, --frame" in run.stderr

@@ -141,6 +141,8 @@ class RingReader(wiring.Component):
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
     fail : Out(stream.Signature(range(streams)))
         The sending half of a stream has to be closed.
+    reading : Out(1)
+        Entries are being read. A turn may end before: those of a refused message are dropped.
     repeats : In(stream.Signature(RepeatTurn(streams)))
     slot : Out(SLOT_BITS), repeat : In(Repeat(streams)), dropped : Out
         Look-up in, and a free slot for, :class:`~.repeats.Repeats`.
@@ -181,6 +183,7 @@ class RingReader(wiring.Component):
             "o": Out(stream.Signature(WorkEntry(streams))),
             "results": In(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
+            "reading": Out(1),
             **over_sctp,
             "repeats": In(stream.Signature(RepeatTurn(streams))),
             "slot": Out(SLOT_BITS),
@@ -226,6 +229,7 @@ class RingReader(wiring.Component):
             fails.i.payload.eq(Mux(over.o.valid, over.o.payload, entries.fail.payload)),
             over.o.ready.eq(fails.i.ready),
             entries.fail.ready.eq(fails.i.ready & ~over.o.valid),
+            self.reading.eq(fetched.o.valid | entries.busy),
         ]
         return m
 
@@ -568,11 +572,14 @@ class Entries(wiring.Component):
     beats : In(stream.Signature(Beat(width)))
     o : Out(stream.Signature(WorkEntry(streams)))
     fail : Out(stream.Signature(range(streams)))
+    busy : Out(1)
+        A window was taken, and not all of its entries have come.
     """
 
     def __init__(self, width, streams):
         self.width, self.streams = width, streams
         super().__init__({
+            "busy": Out(1),
             "windows": In(stream.Signature(_Fetched(streams))),
             "heads": In(stream.Signature(StagedHead())),
             "beats": In(stream.Signature(Beat(width))),
@@ -597,6 +604,7 @@ class Entries(wiring.Component):
         advance, loads = (~each | self.o.ready for each in shown)
         entry = self.o.payload
         m.d.comb += [
+            self.busy.eq(begun),
             self.fail.payload.eq(head.tag),
             reports.eq(head.failed & ~(reported & begun)),
             starts.eq(~reads & (begun | self.windows.valid)),

@@ -238,7 +238,7 @@ class DataSource(wiring.Component):
         counted(m, frames, departure.leaves_chunk, self.handed[1])
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
-            | scheduler.busy | messages.any() | fpdus.any() | frames.any()
+            | scheduler.busy | rings.reading | messages.any() | fpdus.any() | frames.any()
             | handover.busy | sent.busy | closed.o.valid | shares
             | (segmenter.reading if self.config.reader else 0)
             | (self.requests.valid if self.config.responder else 0))

@@ -247,7 +247,7 @@ REGISTERS = (
                 1,
                 1,
                 "Nothing is in flight: every segment was dropped, or was placed and the bus has"
-                " responded; and every completion is written, or was dropped.",
+                " responded; every completion is written, or was dropped; and no memory is read.",
             ),
             _f("completion", 2, 1, "A queue is pending: CQ_PENDING shows which."),
             _f("revoking", 3, 1, "A revocation is still in progress."),

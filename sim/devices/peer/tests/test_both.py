@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -14,11 +15,15 @@ from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands
 from ddp_rnic.hdl.spec.send import Record
 from ddp_rnic.sim.devices.peer import bodies, both, end, sessions
+from ddp_rnic.sim.devices.peer.entries import RingEntries, broken
 from ddp_rnic.sim.devices.peer.lockstep import Kept, ReadSink
 from ddp_rnic.sim.devices.peer.network import Rates
 from ddp_rnic.sim.devices.peer.rest import Rest
+from ddp_rnic.sim.engines.engine import Stalls
 from ddp_rnic.sim.model.events import Delivered
-from ddp_rnic.sw_driver.rdmap import CQ, QP
+from ddp_rnic.sw_driver import PD, Access, Device
+from ddp_rnic.sw_driver.rdmap import CQ, QP, Opcode
+from ddp_rnic.sw_driver.verbs.sending import Part, SendSettings
 from typer.testing import CliRunner
 
 
@@ -42,6 +47,37 @@ def test_nothing_leaves_again_where_nothing_is_lost() -> None:
     tally = both.play(64, 4, 60, Rates(0, 0, 0))
     assert tally.failure is None
     assert {name for name, count in tally.network.items() if count} == {"packets"}
+
+
+def test_a_device_is_not_idle_while_it_reads_entries_that_it_drops() -> None:
+    """The turn of a message without a kind ends before all entries have come that it reads."""
+    settings = SendSettings(1000, crc=True, markers=False, keeps=True)
+    slow = Stalls(response=0.95, stretch=50)
+    with (
+        both._Repeatable(both.config_of(64, False), stalls=slow, together=True) as sim,
+        Device(sim).open() as context,
+        PD(context) as pd,
+        CQ(context) as cq,
+        QP(pd, cq, settings) as qp,
+        pd.register(bytearray(4), Access.LOCAL_READ) as region,
+    ):
+        assert (half := qp.stream.sending) is not None
+        entries, done = RingEntries(half), 0
+        for change in (None, None, None, broken(random.Random(0))):
+            entries.change = change
+            if change is not None:
+                while done < 3:
+                    sim.run(20)
+                    done += len(cq.poll())
+                    qp.data_to_send()
+            qp.post_send(Opcode.SEND, [Part(region, 0, 4)] * 245)
+        read = 0
+        for _ in range(5000):
+            sim.run(1)
+            idle, reads = sim._idle(), sim._departed()[-1]
+            assert not (idle and reads)
+            read += reads
+        assert idle and read > 500
 
 
 def test_a_seed_gives_the_same_run_cycle_for_cycle() -> None:

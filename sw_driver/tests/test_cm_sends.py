@@ -536,3 +536,17 @@ def test_each_message_ends_once_when_the_device_reads_its_ring_no_more(pd: PD, c
         for _ in range(20):
             context.transport.wait(0)
             assert not cq.poll()
+
+
+def test_a_part_of_no_octets_may_lie_after_the_last_tagged_offset(pd: PD) -> None:
+    settings = SendSettings(1000, crc=True, markers=False, keeps=True)
+    with (
+        CQ(pd.context) as cq,
+        QP(pd, cq, settings) as qp,
+        pd.register(bytearray(b"last"), Access.LOCAL_READ, to=(1 << 64) - 4) as region,
+    ):
+        qp.post_send(Opcode.SEND, [Part(region, 0, 4), Part(region, 4, 0)])
+        while not (ends := cq.poll()):
+            pd.context.transport.wait(0)
+        assert [wc.status for wc in ends] == [GOOD]
+        assert b"last" in qp.data_to_send()

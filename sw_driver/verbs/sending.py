@@ -94,7 +94,9 @@ class Part(NamedTuple):
 
     @property
     def piece(self) -> Piece:
-        return Piece(self.region.stag, self.length, self.region.to + self.offset)
+        # A part of no octets may lie after the last Tagged Offset.
+        to = (self.region.to + self.offset) % (1 << 64)
+        return Piece(self.region.stag, self.length, to)
 
 
 #: A message as it is posted: its octets, or where they are.

@@ -161,6 +161,9 @@ def play(
                     asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, rates, tally))
                 except* (Wrong, RnicError) as group:
                     tally.failure = Failure(number, left, str(_first(group)))
+                except* Exception as group:
+                    group.add_note(f"in chunk {number}, after {tally.messages} messages")
+                    raise
                 tally.seconds = time.monotonic() - began
                 tally.cycles = before + sum(sim.cycle for sim, _ in sims)
                 if progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -129,6 +130,16 @@ def test_a_silent_message_leaves_room_for_the_one_that_ends_it(
     monkeypatch.setattr(both, "_KEEPING", 1.0)  # a release would end silent messages
     tally = both.play(64, 1, 40, Rates(0, 0, 0))
     assert tally.failure is None
+
+
+def test_an_unexpected_error_names_its_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("no length")
+
+    monkeypatch.setattr(both._End, "_length", fails)
+    with pytest.raises(ExceptionGroup) as caught:
+        both.play(64, 1, 10, Rates(), only=3)
+    assert "in chunk 3, after 0 messages" in "".join(traceback.format_exception(caught.value))
 
 
 def other_octets(bugs: pytest.MonkeyPatch) -> None:

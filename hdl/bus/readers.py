@@ -20,27 +20,30 @@ class ReadersJoin(wiring.Component):
 
     Parameters
     ----------
-    width, ids : int
-        Bits of a beat, and IDs of each manager.
+    width : int
+        Bits of a beat.
+    one, other : int
+        IDs of each manager.
 
     Members
     -------
-    readers : In(AxiRead(width, ids)).array(2)
-    bus : Out(AxiRead(width, 2 * ids))
+    one, other : In(AxiRead)
+    bus : Out(AxiRead(width, ids))
+        With twice as many IDs as the manager with more of them has.
     """
 
-    def __init__(self, width, ids):
-        self.width, self.ids = width, ids
+    def __init__(self, width, one, other):
         super().__init__({
-            "readers": In(AxiRead(width, ids)).array(2),
-            "bus": Out(AxiRead(width, 2 * ids)),
+            "one": In(AxiRead(width, one)),
+            "other": In(AxiRead(width, other)),
+            "bus": Out(AxiRead(width, 2 * max(one, other))),
         })
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.skid = skid = Skid(self.bus.ar.payload.shape())
         wiring.connect(m, skid.o, wiring.flipped(self.bus.ar))
-        one, other = self.readers
+        one, other = self.one, self.other
         # The manager that had no turn for longer; it has the next one if it wants it.
         favored, second = Signal(), Signal()
         m.d.comb += [
@@ -53,12 +56,12 @@ class ReadersJoin(wiring.Component):
         with m.If(skid.i.valid & skid.i.ready):
             m.d.sync += favored.eq(~second)
         request = skid.i.payload
-        for which, reader in enumerate(self.readers):
+        for which, reader in enumerate((one, other)):
             address, beat = reader.ar.payload, self.bus.r.payload
             with m.If(second == which):
                 m.d.comb += [
                     request.addr.eq(address.addr), request.len.eq(address.len),
-                    request.id.eq(Cat(address.id, C(which, 1))),
+                    request.id[:len(address.id)].eq(address.id), request.id[-1].eq(which),
                 ]
             m.d.comb += [
                 reader.r.valid.eq(self.bus.r.valid & (beat.id[-1] == which)),

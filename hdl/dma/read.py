@@ -99,11 +99,9 @@ class Shape:
         Bits to count the bursts of a piece, less one.
     inline : int
         Rows of the inline memory; 0: there is none.
-    aligned : bool
-        As in :class:`ReadDma`.
     """
 
-    def __init__(self, width, *, reads, octets, segments, inline, aligned=False):
+    def __init__(self, width, *, reads, octets, segments, inline):
         for name, value, least, most in (
             ("reads", reads, 2, 256), ("octets", octets, width, 1 << 17),
             ("segments", segments, 4, 256), *([("inline", inline, 4, 256)] if inline else []),
@@ -116,7 +114,6 @@ class Shape:
         if width not in (64, 128, 256, 512):
             raise ValueError(f"ReadDma width must be one of 64, 128, 256, 512, not {width!r}")
         self.width, self.reads, self.segments, self.inline = width, reads, segments, inline
-        self.aligned = aligned
         self.octets = width // 8
         self.lane = exact_log2(self.octets)
         self.octet_bits = exact_log2(octets)
@@ -499,11 +496,10 @@ class ReadDma(wiring.Component):
     taken up to then has been read. It does not depend on the output.
 
     Latency: 8 cycles from a piece to ``bus.ar``, ``LATENCY`` from the last beat to the packet's
-    first one, or 3 less if it is ``aligned``.
-    Throughput: one beat per cycle on the bus and at the output: a segment takes as many cycles as
-    its bursts have beats, or the packet, whichever is more, but two at least. Reset: empty; not
-    while a read is outstanding on the bus. Segments are taken ``reads`` cycles later. Errors:
-    ``heads``.
+    first one. Throughput: one beat per cycle on the bus and at the output: a segment takes as many
+    cycles as its bursts have beats, or the packet, whichever is more, but two at least. Reset:
+    empty; not while a read is outstanding on the bus. Segments are taken ``reads`` cycles later.
+    Errors: ``heads``.
 
     Parameters
     ----------
@@ -517,9 +513,6 @@ class ReadDma(wiring.Component):
         Segments that may be under way: a power of two, 4 to 256.
     inline : int
         Rows of the inline memory: a power of two, 4 to 256; or 0: there is none.
-    aligned : bool
-        Segments have no header, so that their ``lead`` must be 0, and pieces begin and end with a
-        beat. This needs a third of the gates.
 
     Members
     -------
@@ -541,10 +534,8 @@ class ReadDma(wiring.Component):
 
     LATENCY = 15
 
-    def __init__(
-            self, width, *, reads=64, octets=32768, segments=32, inline=256, aligned=False):
-        self.shape = Shape(
-            width, reads=reads, octets=octets, segments=segments, inline=inline, aligned=aligned)
+    def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
+        self.shape = Shape(width, reads=reads, octets=octets, segments=segments, inline=inline)
         super().__init__({
             "segments": In(stream.Signature(ReadSegment())),
             "reserved": Out(stream.Signature(TAG_BITS, always_ready=True)),

@@ -100,22 +100,20 @@ class Held(data.StructLayout):
         It has one row.
     slot : slot_bits
     header, lead, length, tag
-        As in :class:`~.read.ReadSegment`; the first two only if the ``shape`` is not ``aligned``.
+        As in :class:`~.read.ReadSegment`.
     """
 
     def __init__(self, shape, segment):
         super().__init__({
             "row": shape.row_bits, "rows": shape.row_bits + 1, "single": 1,
             "slot": shape.slot_bits,
-            **{name: field.shape for name, field in segment
-               if not shape.aligned or name not in ("header", "lead")}})
+            **{name: field.shape for name, field in segment}})
 
 
 class BeatPlacer(wiring.Component):
     """Writes the beats from the bus to their places in the ring.
 
-    Latency: ``LATENCY`` cycles from a beat to its octets in the ring and to ``answered``, or
-    ``ALIGNED`` if the ``shape`` is aligned.
+    Latency: ``LATENCY`` cycles from a beat to its octets in the ring and to ``answered``.
     Throughput: one beat per cycle, always taken. Reset: no beat is on its way; ``clear`` has to
     name every ID before its first beat comes. Errors: a beat whose response is not OKAY sets
     ``failed``.
@@ -133,11 +131,10 @@ class BeatPlacer(wiring.Component):
     answered : Out(stream.Signature(Answered, always_ready=True))
     """
 
-    LATENCY, ALIGNED = 7, 4
+    LATENCY = 7
 
     def __init__(self, shape, beat):
         self.shape = shape
-        self.latency = self.ALIGNED if shape.aligned else self.LATENCY
         super().__init__({
             "clear": In(stream.Signature(shape.id_bits, always_ready=True)),
             "burst": In(stream.Signature(data.StructLayout(
@@ -150,7 +147,7 @@ class BeatPlacer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        shape, latency = self.shape, self.latency
+        shape, latency = self.shape, self.LATENCY
         m.submodules.bursts = bursts = BlockRam(Burst(shape), shape.reads)
         m.d.comb += [
             bursts.write.valid.eq(self.burst.valid),
@@ -191,10 +188,7 @@ class BeatPlacer(wiring.Component):
             self.answered.payload.epoch.eq(delayed(m, latency - 2, burst.epoch, "epoch")),
             self.answered.payload.failed.eq(delayed(m, latency - 2, failed2, "failed")),
         ]
-        if shape.aligned:
-            m.d.comb += write.data.eq(delayed(m, 2, beat1.data, "data"))
-        else:
-            self._align(m, burst, beat1.data, first2, last2)
+        self._align(m, burst, beat1.data, first2, last2)
         return m
 
     def _align(self, m, burst, beat, first, last):
@@ -389,7 +383,7 @@ class Staging(wiring.Component):
             queue.o.ready.eq(step & last),
             heads.i.valid.eq(step & first),
             *(heads.i.payload[name].eq(one[name])
-              for name in ("tag", "lead", "length") if name in one.shape().members),
+              for name in ("tag", "lead", "length")),
             heads.i.payload.failed.eq(segment.failed),
             heads.i.payload.refused.eq(segment.refused),
             credits.open.eq(1),
@@ -402,9 +396,7 @@ class Staging(wiring.Component):
                 rows.eq(left - 1), final.eq(left == 2)]
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
-        end = Signal(shape.lane)  # octets in the last row; 0: all
-        if not shape.aligned:
-            m.d.comb += end.eq((one.length + one.lead)[:shape.lane])
+        end = (one.length + one.lead)[:shape.lane]  # octets in the last row; 0: all
         beat = Signal(Beat(shape.width))
         m.d.comb += [
             beat.last.eq(last),
@@ -416,12 +408,10 @@ class Staging(wiring.Component):
             beats.i.payload.eq(delayed(m, 3, beat, "beat")),
             beats.i.payload.data.eq(stored),
         ]
-        if not shape.aligned:
-            headers, masks = self._header(m, one, step, last)
-            for k in range(octets):
-                with m.If(masks[k]):
-                    m.d.sync += beats.i.payload.data.word_select(k, 8).eq(
-                        headers.word_select(k, 8))
+        headers, masks = self._header(m, one, step, last)
+        for k in range(octets):
+            with m.If(masks[k]):
+                m.d.sync += beats.i.payload.data.word_select(k, 8).eq(headers.word_select(k, 8))
 
     def _header(self, m, segment, step, last):
         """Returns the header's octets in the row of three cycles ago, and which lanes have one."""
@@ -442,15 +432,6 @@ class Staging(wiring.Component):
         """Adds the ring; returns the octets of ``row`` two cycles later."""
         write = self.write.payload
         lanes = []
-        if self.shape.aligned:
-            m.submodules.rows = ram = BlockRam(self.shape.width, self.shape.rows)
-            m.d.comb += [
-                ram.write.valid.eq(self.write.valid),
-                ram.write.payload.address.eq(write.row),
-                ram.write.payload.data.eq(write.data),
-                ram.address[0].eq(row),
-            ]
-            return ram.data[0]
         for lane in range(self.shape.octets):
             m.submodules[f"lane{lane}"] = ram = BlockRam(8, self.shape.rows)
             m.d.comb += [

@@ -19,12 +19,11 @@ from .harness import Harness, if_
 from .parts import Permitted
 from .streams import items, stored
 
-__all__ = ["ALIGNED", "BusyCut", "Checking", "Cutting", "Drained", "Finished", "Issued", "Owned",
+__all__ = ["BusyCut", "Checking", "Cutting", "Drained", "Finished", "Issued", "Owned",
            "Returned", "SHAPE"]
 
-#: The smallest DMA engine, and one for aligned pieces.
+#: The smallest DMA engine.
 SHAPE = Shape(64, reads=2, octets=64, segments=4, inline=0)
-ALIGNED = Shape(64, reads=2, octets=64, segments=4, inline=0, aligned=True)
 
 
 class BusyCut(PageCut):
@@ -390,7 +389,7 @@ class Owned(Harness):
 
 
 class Returned(Harness):
-    """Proves that each burst is answered once, with its epoch, ``latency`` cycles after its beats.
+    """Proves that each burst is answered once, with its epoch, ``LATENCY`` cycles after its beats.
 
     Any one ID is followed. Assumes that a burst begins three cycles before its first beat, and that
     none begins with an ID whose last beat has not come. By induction of depth ``DEPTH``.
@@ -399,7 +398,7 @@ class Returned(Harness):
     DEPTH = BeatPlacer.LATENCY + 2
 
     def rules(self, m):
-        dut, late = self.dut, self.dut.latency
+        dut, late = self.dut, self.dut.LATENCY
         number = self.any(dut.r.payload.id.shape(), name="number", constant=True)
         begins = dut.burst.valid & (dut.burst.payload.id == number)
         beats = dut.r.valid & (dut.r.payload.id == number)

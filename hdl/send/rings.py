@@ -2,7 +2,7 @@
 
 The data's way::
 
-    doorbell ─► wake        turn ─ look-ups ─ Window ┬ segments, pieces ─► ReadDma ─ Entries ─ o
+    doorbell ─► wake        turn ─ look-ups ─ Window ┬ Fetch ─ o
                 results ─► contexts, ended ◄─────────┘ nothing to send
 
 A segment that is sent again has a turn of its own, in which the entries of its message are read.
@@ -16,16 +16,15 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..dma.read import ReadPiece, ReadSegment
-from ..dma.staging import TAG_BITS, StagedHead
+from ..bus.axi import AxiRead
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Beat, Skid, Store, copies, counted, delayed
+from ..lib.stream import Skid, Store, delayed
 from ..spec.send import ENTRY, Waits
 from .alternation import is_for_responses
 from .associations import AssociationQueues
+from .fetch import Fetch, Window
 from .repeats import SLOT_BITS, Repeat, RepeatTurn
 from .responses import ResponseEntries, ResponseRings
-from .runs import RUN, Runs, Span
 from .scheduler import turns
 from .segmenter import TurnResult
 from .work import QUANTUM, WorkEntry
@@ -70,33 +69,6 @@ class _Context(data.StructLayout):
             "consumer": 16, "done": 32, "needs": 8, "window": 8, "answered": 1, "waits": 2})
 
 
-class _Window(data.StructLayout):
-    """Entries to be read for a turn: ``count`` (8) from the index ``start`` (16) on.
-
-    ``octets``, ``done``, ``more``, ``response``, ``answers``, ``repeat`` and ``slot`` as in
-    :class:`~.work.Turn`.
-    """
-
-    def __init__(self, streams):
-        ring = SendRing(streams)
-        super().__init__({
-            **{name: ring[name].shape for name in ("stream", "base", "size")},
-            "start": 16, "count": 8, "octets": range(QUANTUM + 1), "done": 32, "more": 1,
-            "response": 1, "answers": 1, "repeat": 1, "slot": SLOT_BITS})
-
-
-class _Fetched(data.StructLayout):
-    """The facts about a window that is being read, which its entries get beside them."""
-
-    def __init__(self, streams):
-        window = _Window(streams)
-        super().__init__({
-            name: window[name].shape
-            for name in (
-                "stream", "count", "octets", "done", "more", "response", "answers", "repeat",
-                "slot")})
-
-
 class RingReader(wiring.Component):
     """Reads the entries of a stream's next messages in its turn.
 
@@ -135,8 +107,8 @@ class RingReader(wiring.Component):
         as soon as no result is in the way.
     wake, turn, ended
         The other ends of those of :class:`~.scheduler.Scheduler`.
-    segments, reserved, pieces, heads, beats
-        The other ends of those of the :class:`~..dma.read.ReadDma` that reads rings.
+    bus : Out(AxiRead(width, 1))
+        Reads of the rings.
     o : Out(stream.Signature(WorkEntry(streams)))
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
     fail : Out(stream.Signature(range(streams)))
@@ -175,11 +147,7 @@ class RingReader(wiring.Component):
             "consumer": Out(16),
             "waits": Out(2),
             **{name: member.flip() for name, member in scheduler.items()},
-            "segments": Out(stream.Signature(ReadSegment())),
-            "reserved": In(stream.Signature(TAG_BITS, always_ready=True)),
-            "pieces": Out(stream.Signature(ReadPiece())),
-            "heads": In(stream.Signature(StagedHead())),
-            "beats": In(stream.Signature(Beat(width))),
+            "bus": Out(AxiRead(width, 1)),
             "o": Out(stream.Signature(WorkEntry(streams))),
             "results": In(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "fail": Out(stream.Signature(range(streams))),
@@ -195,21 +163,18 @@ class RingReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.windows = windows = Store(_Window(self.streams), depth=QUEUE)
+        m.submodules.windows = windows = Store(Window(self.streams), depth=QUEUE)
         m.submodules.idle = idle = Store(range(self.streams), depth=QUEUE)
         m.submodules.over = over = Store(range(self.streams), depth=QUEUE)
-        m.submodules.fetched = fetched = Store(_Fetched(self.streams), depth=2 * QUEUE)
-        m.submodules.entries = entries = Entries(self.width, self.streams)
+        m.submodules.fetch = fetch = Fetch(self.width, self.streams)
         tables = self._account(m, idle)
         self._decide(m, tables, windows, idle, over)
-        self._read(m, windows, fetched)
-        wiring.connect(m, fetched.o, entries.windows)
-        wiring.connect(m, wiring.flipped(self.heads), entries.heads)
-        wiring.connect(m, wiring.flipped(self.beats), entries.beats)
+        wiring.connect(m, windows.o, fetch.windows)
+        wiring.connect(m, fetch.bus, wiring.flipped(self.bus))
         if self.responses:
             m.submodules.responses = self.responses
             m.submodules.answers = answers = ResponseEntries(self.streams)
-            wiring.connect(m, entries.o, answers.i)
+            wiring.connect(m, fetch.o, answers.i)
             wiring.connect(m, answers.o, wiring.flipped(self.o))
             for name in ("slots", "requests", "answered"):
                 wiring.connect(
@@ -220,16 +185,16 @@ class RingReader(wiring.Component):
                 self.asked.eq(self.responses.asked),
             ]
         else:
-            wiring.connect(m, entries.o, wiring.flipped(self.o))
+            wiring.connect(m, fetch.o, wiring.flipped(self.o))
         # Both kinds of failures close the same half.
         m.submodules.fails = fails = Skid(range(self.streams))
         wiring.connect(m, fails.o, wiring.flipped(self.fail))
         m.d.comb += [
-            fails.i.valid.eq(over.o.valid | entries.fail.valid),
-            fails.i.payload.eq(Mux(over.o.valid, over.o.payload, entries.fail.payload)),
+            fails.i.valid.eq(over.o.valid | fetch.fail.valid),
+            fails.i.payload.eq(Mux(over.o.valid, over.o.payload, fetch.fail.payload)),
             over.o.ready.eq(fails.i.ready),
-            entries.fail.ready.eq(fails.i.ready & ~over.o.valid),
-            self.reading.eq(fetched.o.valid | entries.busy),
+            fetch.fail.ready.eq(fails.i.ready & ~over.o.valid),
+            self.reading.eq(fetch.busy),
         ]
         return m
 
@@ -518,137 +483,3 @@ class RingReader(wiring.Component):
             ]
         with m.Elif(found.sends):
             m.d.comb += [window.more.eq(1), window.answers.eq(1)]
-
-    def _read(self, m, windows, fetched):
-        """Reads a window, in runs."""
-        m.submodules.runs = runs = Store(ReadPiece(), depth=2 * QUEUE)
-        m.submodules.cut = cut = Runs()
-        m.submodules.next_window = stage = Skid(_Window(self.streams))
-        wiring.connect(m, windows.o, stage.i)
-        window, room = stage.o.payload, Signal()
-        segment, run = self.segments.payload, runs.i.payload
-        m.d.comb += [
-            *(cut.i.payload[name].eq(window[name]) for name, _ in Span()),
-            cut.i.valid.eq(stage.o.valid),
-            stage.o.ready.eq(cut.i.ready),
-            room.eq(runs.half & fetched.half),
-            self.segments.valid.eq(cut.o.valid & room),
-            cut.o.ready.eq(self.segments.ready & room),
-            segment.lead.eq(0),
-            segment.length.eq(cut.o.payload.count << exact_log2(ENTRY)),
-            segment.tag.eq(window.stream),
-            runs.i.valid.eq(cut.o.valid & cut.o.ready),
-            run.address.eq(cut.o.payload.at << exact_log2(ENTRY)),
-            run.length.eq(segment.length),
-            run.last.eq(1),
-            fetched.i.valid.eq(runs.i.valid & cut.o.payload.first),
-            *(fetched.i.payload[name].eq(window[name])
-              for name, _ in _Fetched(self.streams)),
-        ]
-        reserved = Signal(range(4 * QUEUE))
-        m.d.comb += [
-            self.pieces.valid.eq(runs.o.valid & reserved.any()),
-            self.pieces.payload.eq(runs.o.payload),
-            runs.o.ready.eq(self.pieces.ready & reserved.any()),
-        ]
-        counted(m, reserved, self.reserved.valid, self.pieces.valid & self.pieces.ready)
-
-
-class Entries(wiring.Component):
-    """Makes entries of the beats of windows that were read.
-
-    If the bus refused a read, its entries are zeros, and the stream fails. It fails before any
-    message with such an entry can leave.
-
-    Latency: 2 cycles at 512 bits. Throughput: one entry per cycle at 512 bits, otherwise one in as
-    many cycles as it has beats. Reset: empty. Errors: ``fail``.
-
-    Members
-    -------
-    windows : In(stream.Signature(_Fetched(streams)))
-        Taken with the first head.
-    heads : In(stream.Signature(StagedHead()))
-        One or more for each window; the tag is the stream.
-    beats : In(stream.Signature(Beat(width)))
-    o : Out(stream.Signature(WorkEntry(streams)))
-    fail : Out(stream.Signature(range(streams)))
-    busy : Out(1)
-        A window was taken, and not all of its entries have come.
-    """
-
-    def __init__(self, width, streams):
-        self.width, self.streams = width, streams
-        super().__init__({
-            "busy": Out(1),
-            "windows": In(stream.Signature(_Fetched(streams))),
-            "heads": In(stream.Signature(StagedHead())),
-            "beats": In(stream.Signature(Beat(width))),
-            "o": Out(stream.Signature(WorkEntry(streams))),
-            "fail": Out(stream.Signature(range(streams))),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        beats = 8 * ENTRY // self.width  # of an entry
-        window, head = Signal(_Fetched(self.streams)), self.heads.payload
-        # The run under way: entries of it, and of the whole window, that are missing; and whether
-        # one of the run is missing.
-        run, failed, begun, left = Signal(range(RUN + 1)), Signal(), Signal(), Signal(8)
-        reads = Signal()
-        final = Signal()  # one of the window is missing
-        reports, reported = Signal(), Signal()  # a window's first run that was refused
-        octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))
-        starts, comes, ends, shows = Signal(), Signal(), Signal(), Signal()
-        # The wide register of an entry has an enable of its own, apart from all other registers.
-        shown = copies(m, shows, 2, name="shown")
-        advance, loads = (~each | self.o.ready for each in shown)
-        entry = self.o.payload
-        m.d.comb += [
-            self.busy.eq(begun),
-            self.fail.payload.eq(head.tag),
-            reports.eq(head.failed & ~(reported & begun)),
-            starts.eq(~reads & (begun | self.windows.valid)),
-            self.fail.valid.eq(self.heads.valid & starts & reports),
-            self.heads.ready.eq(starts & (~reports | self.fail.ready)),
-            self.windows.ready.eq(self.heads.valid & self.heads.ready & ~begun),
-            self.o.valid.eq(shown[0]),
-            shows.eq(Mux(advance, comes & ends, self.o.valid)),
-            comes.eq(reads & advance & (failed | self.beats.valid)),
-            ends.eq(failed | (at == beats - 1)),
-            self.beats.ready.eq(reads & advance & ~failed),
-        ]
-        with m.If(self.heads.valid & self.heads.ready):
-            m.d.sync += [
-                run.eq(head.length >> exact_log2(ENTRY)), failed.eq(head.failed), begun.eq(1),
-                reads.eq(1),
-                reported.eq(head.failed | (reported & begun))]
-            with m.If(~begun):
-                m.d.sync += [
-                    window.eq(self.windows.payload),
-                    left.eq(self.windows.payload.count),
-                    final.eq(self.windows.payload.count == 1),
-                ]
-        m.d.comb += entry.entry.eq(octets)
-        with m.If(reads & loads & (failed | self.beats.valid)):
-            m.d.sync += octets.eq(
-                Mux(failed, 0, Cat(octets, self.beats.payload.data)[self.width:]))
-        with m.If(comes):
-            m.d.sync += [
-                at.eq(Mux(ends, 0, at + 1)),
-                # These have no meaning before the entry's last beat, which loads them again.
-                entry.rest.eq(left),
-                entry.stream.eq(window.stream),
-                entry.turn.first.eq(left == window.count),
-                *(entry.turn[name].eq(window[name])
-                  for name in (
-                      "octets", "done", "more", "response", "answers", "repeat", "slot")),
-            ]
-            with m.If(ends):
-                m.d.sync += [
-                    run.eq(run - 1),
-                    reads.eq(run != 1),
-                    left.eq(left - 1),
-                    final.eq(left == 2),
-                    begun.eq(~final),
-                ]
-        return m

@@ -34,9 +34,6 @@ from .work import QUANTUM
 
 __all__ = ["DataSource"]
 
-#: Beats, and octets at least, of the entries that are read ahead.
-AHEAD, AHEAD_OCTETS = 256, 1 << 12
-
 
 class DataSource(wiring.Component):
     """Sends messages: reads work requests and their octets from host memory, and cuts them into
@@ -159,7 +156,10 @@ class DataSource(wiring.Component):
         m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
         begun = Signal()  # the departure has taken the new ring
         wiring.connect(m, departure.closed, closed.i)
-        self._fetch(m, rings, dma)
+        m.submodules.join = join = ReadersJoin(self.config.width, 1, self.config.outstanding)
+        wiring.connect(m, rings.bus, join.one)
+        wiring.connect(m, dma.bus, join.other)
+        wiring.connect(m, join.bus, wiring.flipped(self.bus))
         for name in ("wake", "ended"):
             wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
         wiring.connect(m, scheduler.turn, rings.turn)
@@ -287,22 +287,6 @@ class DataSource(wiring.Component):
         with m.If(free):
             m.d.comb += [
                 nudge.valid.eq(segmenter.wake.valid), nudge.payload.eq(segmenter.wake.payload)]
-
-    def _fetch(self, m, rings, dma):
-        """Adds the reads of the rings, which share the bus with those of the messages."""
-        config = self.config
-        m.submodules.fetch = fetch = ReadDma(
-            config.width, reads=config.outstanding, segments=16, inline=0, aligned=True,
-            octets=max(AHEAD_OCTETS, AHEAD * config.octets))
-        m.submodules.join = join = ReadersJoin(config.width, config.outstanding)
-        wiring.connect(m, rings.segments, fetch.segments)
-        wiring.connect(m, fetch.reserved, rings.reserved)
-        wiring.connect(m, rings.pieces, fetch.pieces)
-        wiring.connect(m, fetch.heads, rings.heads)
-        wiring.connect(m, fetch.o, rings.beats)
-        wiring.connect(m, fetch.bus, join.readers[0])
-        wiring.connect(m, dma.bus, join.readers[1])
-        wiring.connect(m, join.bus, wiring.flipped(self.bus))
 
     def _fence(self, m, check, dma):
         """Connects the fence with the blocks that it waits for."""

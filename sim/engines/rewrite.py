@@ -58,7 +58,6 @@ _SLEEPERS = (
     "source.check",
     "source.departure",
     "source.dma",
-    "source.fetch",
     "source.handover",
     "source.join",
     "source.rings",

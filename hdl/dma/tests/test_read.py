@@ -229,29 +229,6 @@ def test_every_octet_of_every_piece(width, latency, mixed, share):
     assert [at + k * octets for at, beats in bus.bursts for k in range(beats)] == expected
 
 
-@pytest.mark.parametrize("width", [64, *long(128, 256), 512])
-def test_aligned_pieces_are_read_by_fewer_gates(width):
-    rng, octets = random.Random(width), width // 8
-    jobs = []
-    for tag in range(60):
-        pieces = [
-            (octets * rng.randrange(1 << 40), octets * rng.choice((1, 2, 3, rng.randrange(1, 40))))
-            for _ in range(rng.choice((1, 1, 2, 3)))
-        ]
-        jobs.append(Job(b"", pieces, tag, refused=rng.random() < 0.1))
-    # The bus answers the first beats of two pieces with an error. A refused piece is not read.
-    read = {job.tag: {at for at, _ in job.pieces[: len(job.pieces) - job.refused]} for job in jobs}
-    bad = frozenset({jobs[3].pieces[0][0], jobs[40].pieces[-1][0]})
-    failed = {tag for tag, begins in read.items() if begins & bad}
-    assert failed
-    bus = Bus(width, latency=40, mixed=1.0, stall=0.2, bad=bad)
-    heads, packets, _ = read_all(width, jobs, bus, stall=0.2, inline=0, aligned=True)
-    check(jobs, heads, packets, failed=failed)
-    bus = Bus(width)
-    _, _, left = read_all(width, [Job(b"", [(0x1000, octets)], 1)], bus, inline=0, aligned=True)
-    assert left[0] - bus.beats[0] == ReadDma.LATENCY - 3
-
-
 def test_answers_out_of_order_with_many_reads_in_flight():
     """The bus has a latency of 600 cycles, and the parameters are the greatest."""
     rng = random.Random(2)

@@ -9,7 +9,6 @@ from ddp_rnic.hdl.proofs.cuts import CONFIG
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.parts import AnyCheck
 from ddp_rnic.hdl.proofs.reading import (
-    ALIGNED,
     SHAPE,
     BusyCut,
     Checking,
@@ -43,9 +42,8 @@ def checks(old="", new=""):
         (Issued, lambda: ReadBursts(SHAPE), Issued.DEPTH),
         (Owned, lambda: ReadBursts(SHAPE), 1),
         (Returned, lambda: BeatPlacer(SHAPE, BEAT), Returned.DEPTH),
-        (Returned, lambda: BeatPlacer(ALIGNED, BEAT), Returned.DEPTH),
     ],
-    ids=["fence", "checks", "cutter", "engine", "bursts", "IDs", "beats", "aligned beats"],
+    ids=["fence", "checks", "cutter", "engine", "bursts", "IDs", "beats"],
 )
 def test_a_fence_waits_for_all_that_was_looked_up(harness, block, depth):
     proof = induction(harness(block()), depth=depth)

@@ -2,8 +2,8 @@
 
 The data's way::
 
-    heads, i ─ LengthPrefix ─ MarkerInserter ┬ Delay ──────┐
-                                             └ Crc32c ─────┴ CRC word ─ queue ─ o
+    heads, i ─ LengthPrefix ─ MarkerInserter ┬ queue ──────────┐
+                                             └ Crc32c ─ queue ─┴ o
 """
 
 from amaranth import *
@@ -14,7 +14,6 @@ from ..ddp.leaving import SentBeat, SentRecord
 from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
-from ..lib.delay import Delay
 from ..lib.stream import Backlog, Beat, Stage, Store, delayed
 from .intake import LlpSettings
 
@@ -22,7 +21,7 @@ __all__ = ["FpduHead", "Framer"]
 
 #: Words of 32 bits from one marker to the next, the marker included (RFC 5044 section 4.3).
 SPACING = 128
-#: Beats that the output queue holds; more than the cycles from the first beat to the queue.
+#: Beats that the output queue holds; more than the cycles from a beat's credit to its CRC.
 QUEUE = 32
 
 
@@ -333,7 +332,8 @@ class Framer(wiring.Component):
 
     PAD is zero. Without CRCs, the CRC field is zero too.
 
-    Latency: ``latency`` cycles from the last beat of a ULPDU to its FPDU's. Throughput: one beat
+    Latency: ``latency`` cycles from the last beat of a ULPDU to its FPDU's; a beat before it takes
+    fewer, because it needs no CRC. Throughput: one beat
     per cycle; a ULPDU takes as many cycles as its FPDU has beats, which is no fewer than its own.
     Reset: empty. Errors: none; a beat's ``error`` is ignored.
 
@@ -364,7 +364,7 @@ class Framer(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last beat of a ULPDU to the last beat of its FPDU."""
-        return 1 + self._inserter.latency + self._crc.latency + 3
+        return 1 + self._inserter.latency + self._crc.latency + 2
 
     def elaborate(self, platform):
         m = Module()
@@ -372,11 +372,9 @@ class Framer(wiring.Component):
         m.submodules.prefix = prefix = LengthPrefix(self.width)
         m.submodules.inserter = inserter = self._inserter
         m.submodules.crc = crc = self._crc
-        m.submodules.delay = delay = Delay(data.StructLayout({
-            "data": self.width, "words": range(words + 1), "last": 1, "crc": 1}), crc.latency)
-        m.submodules.queue = queue = Store(
-            data.StructLayout({"data": self.width, "words": range(words + 1), "last": 1}),
-            depth=QUEUE)
+        m.submodules.queue = queue = Store(data.StructLayout({
+            "data": self.width, "words": range(words + 1), "last": 1, "crc": 1}), depth=QUEUE)
+        m.submodules.sums = sums = Store(32, depth=QUEUE)
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = of_packet = Backlog(known, depth=2 * QUEUE)
         m.submodules.stage = stage = Stage(SentBeat(self.width))
@@ -396,10 +394,11 @@ class Framer(wiring.Component):
             *(of_packet.i.payload[name].eq(self.heads.payload[name]) for name in known.members),
         ]
 
-        # The CRC covers all words before the last one, which takes the result.
-        beat, held = inserter.o.payload, delay.o
-        under_way = Signal(crc.latency)
-        m.d.sync += under_way.eq(Cat(inserter.o.valid, under_way))
+        # The CRC covers all words before the last one, which takes the result. Only the last beat
+        # waits for it.
+        beat, left, ends = inserter.o.payload, queue.o.payload, Signal(crc.latency)
+        m.d.sync += ends.eq(Cat(inserter.o.valid & beat.last, ends))
+        out, may = stage.i.payload, Signal()
         m.d.comb += [
             crc.i.valid.eq(inserter.o.valid),
             crc.i.payload.data.eq(beat.data),
@@ -407,27 +406,21 @@ class Framer(wiring.Component):
             crc.i.payload.cut.eq(beat.words - 1),
             crc.i.payload.close.eq(beat.last),
             crc.i.payload.end.eq(beat.words),
-            delay.i.data.eq(beat.data),
-            delay.i.words.eq(beat.words),
-            delay.i.last.eq(beat.last),
-            delay.i.crc.eq(beat.settings.crc),
-        ]
-        m.d.sync += [
-            queue.i.valid.eq(under_way[-1]),
-            queue.i.payload.words.eq(held.words),
-            queue.i.payload.last.eq(held.last),
-            queue.i.payload.data.eq(held.data | Cat(
-                Mux(held.last & held.crc & (held.words == k + 1), crc.o.payload.crc, 0)
+            sums.i.valid.eq(ends[-1]),
+            sums.i.payload.eq(crc.o.payload.crc),
+            queue.i.valid.eq(inserter.o.valid),
+            *(queue.i.payload[name].eq(beat[name]) for name in ("data", "words", "last")),
+            queue.i.payload.crc.eq(beat.settings.crc),
+            may.eq(of_packet.o.valid & (~left.last | sums.o.valid)),
+            stage.i.valid.eq(queue.o.valid & may),
+            queue.o.ready.eq(stage.i.ready & may),
+            sums.o.ready.eq(queue.o.valid & queue.o.ready & left.last),
+            out.beat.data.eq(left.data | Cat(
+                Mux(left.last & left.crc & (left.words == k + 1), sums.o.payload, 0)
                 for k in range(words))),
-        ]
-        out = stage.i.payload
-        m.d.comb += [
-            stage.i.valid.eq(queue.o.valid & of_packet.o.valid),
-            queue.o.ready.eq(stage.i.ready & of_packet.o.valid),
-            out.beat.data.eq(queue.o.payload.data),
-            out.beat.count.eq(queue.o.payload.words << 2),
-            out.beat.last.eq(queue.o.payload.last),
+            out.beat.count.eq(left.words << 2),
+            out.beat.last.eq(left.last),
             *(out[name].eq(of_packet.o.payload[name]) for name in known.members),
-            of_packet.o.ready.eq(queue.o.valid & queue.o.ready & queue.o.payload.last),
+            of_packet.o.ready.eq(sums.o.ready),
         ]
         return m

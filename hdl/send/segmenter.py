@@ -10,7 +10,7 @@ The data's way::
 
 Budget of cycles, at every width: a segment each 2 cycles, a part of a piece each 2 cycles, and a
 piece each cycle into the queue. From an entry to its first segment 10, and from ``reserved`` to the
-segment's first part 5. So a segment of one part costs no more than its beats if it has two of them.
+segment's first part 1. So a segment of one part costs no more than its beats if it has two of them.
 """
 
 from amaranth import *
@@ -754,9 +754,9 @@ class Segmenter(wiring.Component):
     pieces do not add up to the length, or there is no MULPDU. All further segments of the message
     are refused too.
 
-    Latency: 10 cycles from a message's first entry to its first segment; 5 from ``reserved`` to a
-    part. Throughput: one segment in 2 cycles, one part in 2 cycles. Reset: empty; MSNs and MULPDUs
-    stay. Errors: ``refused``.
+    Latency: 10 cycles from a message's first entry to its first segment; 1 from ``reserved`` to a
+    part that was cut before. Throughput: one segment in 2 cycles, one part in 2 cycles. Reset:
+    empty; MSNs and MULPDUs stay. Errors: ``refused``.
 
     Parameters
     ----------
@@ -855,7 +855,7 @@ class Segmenter(wiring.Component):
         wiring.connect(m, cutter.shares, shares.i)
         wiring.connect(m, segments.o, wiring.flipped(self.segments))
         wiring.connect(m, pieces.o, parts.pieces)
-        wiring.connect(m, parts.o, wiring.flipped(self.parts))
+        wiring.connect(m, shares.o, parts.shares)
 
         m.d.comb += [
             self.slot.eq(cutter.slot),
@@ -867,16 +867,13 @@ class Segmenter(wiring.Component):
         ]
         # A segment's parts wait until there is room for it.
         reserved = Signal(range(513))
-        first, skip = Signal(), Signal()
         m.d.comb += [
-            # Octets that are skipped need no room.
-            skip.eq(shares.o.payload.skip),
-            first.eq(reserved.any() | skip),
-            parts.shares.valid.eq(shares.o.valid & first),
-            parts.shares.payload.eq(shares.o.payload),
-            shares.o.ready.eq(parts.shares.ready & first),
+            self.parts.valid.eq(parts.o.valid & reserved.any()),
+            self.parts.payload.eq(parts.o.payload),
+            parts.o.ready.eq(self.parts.ready & reserved.any()),
         ]
-        counted(m, reserved, self.reserved.valid, shares.o.valid & shares.o.ready & ~skip)
+        counted(m, reserved, self.reserved.valid,
+                self.parts.valid & self.parts.ready & self.parts.payload.last)
         m.d.sync += [
             reader.go.eq(messages.half & pieces.half),
             cutter.go.eq(segments.half & shares.half),

@@ -156,18 +156,29 @@ def test_every_length_and_every_place_of_a_marker(width):
 @pytest.mark.parametrize("width", [64, 512])
 @pytest.mark.parametrize("markers", [False, True])
 def test_one_beat_per_cycle_without_a_bubble(width, markers):
-    """RFC 5044 adds octets to a ULPDU, so the framer cannot be faster than its output."""
+    """RFC 5044 adds octets to a ULPDU, so the framer cannot be faster than its output.
+
+    Only the last beat of the first FPDU after a pause waits, for the CRC.
+    """
     rng = random.Random(3)
     frames = [
         Frame(rng.randbytes(length), 4 * rng.randrange(128), crc=True, markers=markers, rng=rng)
         for length in [14, 18, 82, 1442] * 2
     ]
     packets, left, _ = frame_all(width, frames)
-    beats = sum(-(-8 * len(packet) // width) for packet in packets)
-    assert len(left) == beats and left[-1] - left[0] == beats - 1
+    first, *others = (-(-8 * len(packet) // width) for packet in packets)
+    start = left[first - 1]
+    assert left[first - 1 :] == [*range(start, start + 1 + sum(others))]
 
 
 @pytest.mark.parametrize("width", [64, 512])
 def test_latency_from_the_last_beat(width):
-    frame = Frame(bytes(width // 8 - 8), 4, crc=True, markers=False, rng=random.Random(4))
-    assert frame_all(width, [frame])[2] == 0
+    """The beats before the last one do not wait for the CRC."""
+    for length in (width // 8 - 8, 10 * width // 8):
+        frame = Frame(bytes(length), 4, crc=True, markers=False, rng=random.Random(4))
+        (packet,), left, late = frame_all(width, [frame])
+        beats = -(-8 * len(packet) // width)
+        assert late == beats - max(1, -(-8 * length // width))
+        if beats > 1:
+            wait = Framer(width)._crc.latency
+            assert [at - left[0] for at in left] == [*range(beats - 1), beats - 1 + wait]

@@ -117,6 +117,8 @@ struct Output {
 struct Pending { uint64_t address, beats; bool fault; };
 struct Response { uint64_t due; uint8_t code; };
 struct ReadBurst { uint64_t address, beats, due; uint32_t id; };
+// The ID of all reads of rings. AXI4 answers the reads of one ID in the order of their addresses.
+constexpr uint32_t RINGS = 0;
 
 // The values that a channel showed while it was held up. It must show them in the next cycle, too.
 template <typename T> struct Held { bool held = false; T shown; };
@@ -921,7 +923,7 @@ struct Sim {
             fail("m_axi_ar: the read burst of %llu octets at %#llx crosses a 4 KiB boundary",
                  (unsigned long long)octets, (unsigned long long)a.address);
         for (const ReadBurst &each : reading)
-            if (each.id == id)
+            if (each.id == id && id != RINGS)
                 fail("m_axi_ar: the ID %u is used for two bursts at the same time", id);
         if (quiet) fail("m_axi_ar: a read comes although STATUS said nothing is in flight");
         if (recorded) read_bursts.push_back({cycle, a.address, a.length + 1ull});
@@ -987,7 +989,7 @@ struct Sim {
     }
 
     // Sets the inputs of the sending side for this cycle. A beat of a read may be of any burst that
-    // is due, unless nothing is delayed.
+    // is due and the first one of its ID, unless nothing is delayed.
     template <typename Top> void offer_sending(Top &top) {
         if constexpr (SendPorts<Top>::EXISTS) {
             top.m_axi_arready = reading.size() < BURSTS && !idles(AR, settings.write);
@@ -998,6 +1000,8 @@ struct Sim {
             if (top.m_axi_rvalid || reading.empty() || idles(R, settings.response)) return;
             size_t which = settings.response ? draw() % reading.size() : 0;
             if (reading[which].due > cycle) which = 0;
+            for (size_t k = which; k-- > 0;)
+                if (reading[k].id == reading[which].id) which = k;
             ReadBurst &burst = reading[which];
             if (burst.due > cycle) return;
             uint8_t beat[N];

@@ -202,7 +202,7 @@ class ReadFence(wiring.Component):
             pieces = Signal(range(4 * QUEUE), name=f"pieces{epoch}")
             # A burst counts until it is answered; another one has its ID some cycles earlier.
             bursts = Signal(
-                range(self.shape.reads + BeatPlacer.LATENCY + 1), name=f"bursts{epoch}")
+                range(self.shape.reads + BeatPlacer.ANSWERED + 1), name=f"bursts{epoch}")
             mine = self.epoch == epoch
             counted(m, pieces, self.taken & mine, self.done.valid & (self.done.epoch == epoch))
             counted(m, bursts, self.issued.valid & (self.issued.epoch == epoch),
@@ -532,7 +532,7 @@ class ReadDma(wiring.Component):
     fence : In(1), fencing : Out(1)
     """
 
-    LATENCY = 15
+    LATENCY = 12
 
     def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
         self.shape = Shape(width, reads=reads, octets=octets, segments=segments, inline=inline)

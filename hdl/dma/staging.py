@@ -51,7 +51,7 @@ class Burst(data.StructLayout):
 
 
 class Answered(data.StructLayout):
-    """A burst all of whose octets are in the ring; ``failed`` (1): the bus reported an error."""
+    """A burst all of whose octets have come; ``failed`` (1): the bus reported an error."""
 
     def __init__(self, shape):
         super().__init__({"slot": shape.slot_bits, "epoch": 1, "failed": 1})
@@ -113,9 +113,10 @@ class Held(data.StructLayout):
 class BeatPlacer(wiring.Component):
     """Writes the beats from the bus to their places in the ring.
 
-    Latency: ``LATENCY`` cycles from a beat to its octets in the ring and to ``answered``.
-    Throughput: one beat per cycle, always taken. Reset: no beat is on its way; ``clear`` has to
-    name every ID before its first beat comes. Errors: a beat whose response is not OKAY sets
+    Latency: ``LATENCY`` cycles from a beat to its octets in the ring, ``ANSWERED`` to ``answered``:
+    the octets are in the ring 3 cycles after that. Throughput: one beat per cycle, always taken.
+    Reset: no beat is on its way; ``clear`` has to name every ID before its first beat comes.
+    Errors: a beat whose response is not OKAY sets
     ``failed``.
 
     Members
@@ -131,7 +132,7 @@ class BeatPlacer(wiring.Component):
     answered : Out(stream.Signature(Answered, always_ready=True))
     """
 
-    LATENCY = 7
+    LATENCY, ANSWERED = 7, 4
 
     def __init__(self, shape, beat):
         self.shape = shape
@@ -147,7 +148,7 @@ class BeatPlacer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        shape, latency = self.shape, self.LATENCY
+        shape, latency, answered = self.shape, self.LATENCY, self.ANSWERED
         m.submodules.bursts = bursts = BlockRam(Burst(shape), shape.reads)
         m.d.comb += [
             bursts.write.valid.eq(self.burst.valid),
@@ -182,11 +183,10 @@ class BeatPlacer(wiring.Component):
         m.d.comb += [
             self.write.valid.eq(valid[latency - 2]),
             write.row.eq(delayed(m, latency - 4, row3, "row")),
-            self.answered.valid.eq(
-                valid[latency - 1] & delayed(m, latency - 2, last2, "last")),
-            self.answered.payload.slot.eq(delayed(m, latency - 2, burst.slot, "slot")),
-            self.answered.payload.epoch.eq(delayed(m, latency - 2, burst.epoch, "epoch")),
-            self.answered.payload.failed.eq(delayed(m, latency - 2, failed2, "failed")),
+            self.answered.valid.eq(valid[answered - 1] & delayed(m, answered - 2, last2, "last")),
+            self.answered.payload.slot.eq(delayed(m, answered - 2, burst.slot, "slot")),
+            self.answered.payload.epoch.eq(delayed(m, answered - 2, burst.epoch, "epoch")),
+            self.answered.payload.failed.eq(delayed(m, answered - 2, failed2, "failed")),
         ]
         self._align(m, burst, beat1.data, first2, last2)
         return m
@@ -260,8 +260,9 @@ class Staging(wiring.Component):
     Segments leave in order, as packets of the header and the octets that were read. A segment that
     was refused, or for which the bus answered with an error, leaves without a packet.
 
-    Latency: 7 cycles from the last ``answered`` to a segment's first beat. Throughput: one beat per
-    cycle, without a gap between segments of two beats or more. Reset: empty. Errors: none.
+    Latency: 7 cycles from the last ``answered`` to a segment's first beat, and 3 to the first row
+    that is read. Throughput: one beat per cycle, without a gap between segments of two beats or
+    more. Reset: empty. Errors: none.
 
     Members
     -------

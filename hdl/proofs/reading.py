@@ -238,8 +238,9 @@ class Drained(Harness):
     allows. Assumes that a piece and its bursts report the epoch in which the piece was taken
     (:class:`Issued`, :class:`Returned`); that a burst is issued while its piece is cut, in the
     cycle of ``done`` at the latest, and answered after that; that fewer than 64 pieces are inside;
-    and that at most ``LATENCY`` more bursts than there are IDs are issued and not answered, because
-    each has an ID of its own (:class:`Owned`) until its last beat comes. By induction of depth 1.
+    and that at most ``ANSWERED`` more bursts than there are IDs are issued and not answered,
+    because each has an ID of its own (:class:`Owned`) until its last beat comes. By induction of
+    depth 1.
     """
 
     def rules(self, m):
@@ -260,7 +261,7 @@ class Drained(Harness):
             m.d.sync += waits.eq(1)
         with m.Elif(own["answered"]):
             m.d.sync += waits.eq(0)
-        most = dut.shape.reads + BeatPlacer.LATENCY
+        most = dut.shape.reads + BeatPlacer.ANSWERED
         for n in range(2):
             pieces, bursts = Signal(8, name=f"pieces_{n}"), Signal(9, name=f"bursts_{n}")
             there = {name: getattr(dut, name).valid & (getattr(dut, name).epoch == n)
@@ -389,16 +390,16 @@ class Owned(Harness):
 
 
 class Returned(Harness):
-    """Proves that each burst is answered once, with its epoch, ``LATENCY`` cycles after its beats.
+    """Proves that each burst is answered once, with its epoch, ``ANSWERED`` cycles after its beats.
 
     Any one ID is followed. Assumes that a burst begins three cycles before its first beat, and that
     none begins with an ID whose last beat has not come. By induction of depth ``DEPTH``.
     """
 
-    DEPTH = BeatPlacer.LATENCY + 2
+    DEPTH = BeatPlacer.ANSWERED + 2
 
     def rules(self, m):
-        dut, late = self.dut, self.dut.LATENCY
+        dut, late = self.dut, self.dut.ANSWERED
         number = self.any(dut.r.payload.id.shape(), name="number", constant=True)
         begins = dut.burst.valid & (dut.burst.payload.id == number)
         beats = dut.r.valid & (dut.r.payload.id == number)

@@ -134,8 +134,8 @@ def test_an_id_that_two_bursts_have_is_caught(old, new):
 
 @bugs(
     "old, new",
-    ('latency - 2, burst.epoch, "epoch")', 'latency - 1, burst.epoch, "epoch")'),
-    ('valid[latency - 1] & delayed(m, latency - 2, last2, "last")', "valid[latency - 1]"),
+    ('answered - 2, burst.epoch, "epoch")', 'answered - 1, burst.epoch, "epoch")'),
+    ('valid[answered - 1] & delayed(m, answered - 2, last2, "last")', "valid[answered - 1]"),
     ids=["another one", "each beat"],
 )
 def test_an_answer_of_another_burst_is_caught(old, new):

@@ -3,6 +3,7 @@
 from amaranth import *
 from amaranth.hdl import Cover
 from amaranth.lib import data
+from amaranth.utils import exact_log2
 
 from ..dma.pages import PAGE_SHIFTS
 from ..send.runs import RUN
@@ -194,7 +195,8 @@ LOW = PAGE_SHIFTS[0]
 class RingRuns(Harness):
     """Proves that Runs cuts a span of a ring into its entries, each one once and in order.
 
-    No run is empty, longer than RUN, or outside of the ring; no entry after the span is read.
+    No run is empty, longer than RUN, or outside of the ring, and none passes a multiple of RUN
+    entries in host memory; no entry after the span is read.
 
     Assumes that a span is not empty and no longer than its ring, and that the ring ends before
     2**64. By induction of depth 2.
@@ -217,6 +219,7 @@ class RingRuns(Harness):
         self.always(if_(dut.o.valid, run.at == span.base + index), "where the last one ended")
         self.always(if_(dut.o.valid, index + run.count <= size), "inside the ring")
         self.always(if_(dut.o.valid, (run.count != 0) & (run.count <= RUN)), "not too long")
+        self.always(if_(dut.o.valid, run.at[:exact_log2(RUN)] + run.count <= RUN), "in its place")
         self.always(if_(dut.o.valid, run.first == (gone == 0)), "the first one")
         self.always(if_(dut.o.valid, end <= span.count), "no entry after the span")
         self.always(if_(dut.o.valid, run.last == (end == span.count)), "up to its end")

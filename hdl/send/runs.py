@@ -44,7 +44,9 @@ class Run(data.StructLayout):
 
 class Runs(wiring.Component):
     """Cuts a span into runs. A run ends with the span, or before the next index that is a multiple
-    of ``RUN``, or at the end of a ring that has fewer entries.
+    of ``RUN``, or of a smaller power of two: of the ring's entries, if these are fewer, and of the
+    greatest one that divides the ring's base. So no run passes a multiple of ``RUN`` entries in
+    host memory.
 
     Latency: 1 cycle. Throughput: one run in 2 cycles. Reset: the next span has no run yet. Errors:
     none.
@@ -68,11 +70,13 @@ class Runs(wiring.Component):
         # Of the next run: whether it is the span's first one, else its index and the entries left.
         first, next_index, rest = Signal(init=1), Signal(15), Signal(8)
         index, left = Signal(16), Signal(8)
-        most, block = Signal(range(RUN + 1)), Signal(range(RUN + 1))
+        most, inner = Signal(range(RUN + 1)), Signal(exact_log2(RUN))
         m.d.comb += [
             index.eq(Mux(first, span.start, next_index) & Cat(span.size > k for k in range(16))),
-            block.eq(Mux(span.size < exact_log2(RUN), 1 << span.size[:2], RUN)),
-            most.eq(block - index[:exact_log2(RUN)]),
+            # The bits of an index that differ within a run.
+            inner.eq(Cat(
+                (span.size > k) & ~span.base[:k + 1].any() for k in range(exact_log2(RUN)))),
+            most.eq((~index[:exact_log2(RUN)] & inner) + 1),
             left.eq(Mux(first, span.count, rest)),
             run.first.eq(first),
             self.i.ready.eq(self.o.valid & self.o.ready & run.last),

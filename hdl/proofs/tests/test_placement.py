@@ -85,15 +85,16 @@ def test_the_runs_of_a_turn_are_its_entries():
 
 @bugs(
     "old, new",
-    ("1 << span.size[:2], RUN)", "RUN, RUN)"),
-    ("block - index[:exact_log2(RUN)]", "block"),
+    ("(span.size > k) & ", ""),
+    ("& ~span.base[:k + 1].any() for", "for"),
+    ("(~index[:exact_log2(RUN)] & inner) + 1", "inner + 1"),
     ("left < most, left, most", "left < most, most, most"),
     ("run.last.eq(left <= most)", "run.last.eq(left < most)"),
     ("index + run.count", "index + RUN"),
     ("left - run.count", "left"),
     ("first.eq(run.last)", "first.eq(0)"),
     ("Mux(first, span.start,", "Mux(first, span.start - 1,"),
-    ids=["small ring", "ring", "count", "last", "after", "left", "next", "index"],
+    ids=["small ring", "base", "ring", "count", "last", "after", "left", "next", "index"],
 )
 def test_a_run_of_other_entries_is_caught(old, new):
     bug = planted("send.runs", old, new)

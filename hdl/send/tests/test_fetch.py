@@ -56,20 +56,26 @@ class Memory:
             ctx.set(bus.ar.ready, ready)
 
 
+def window(rng, base, size, count):
+    """Returns a window of a ring, and the numbers of its entries in host memory."""
+    start = rng.randrange(1 << 16)
+    members = {
+        "stream": rng.randrange(STREAMS), "base": base, "size": size, "start": start,
+        "count": count, "octets": rng.randrange(1, 1 << 14), "done": rng.getrandbits(32),
+        "more": rng.randrange(2), "response": rng.randrange(2), "answers": rng.randrange(2),
+        "repeat": rng.randrange(2), "slot": rng.randrange(8),
+    }  # fmt: skip
+    return members, [base + (start + k) % (1 << size) for k in range(count)]
+
+
 def windows(rng, count):
-    """Returns windows of random rings, and the numbers of their entries in host memory."""
+    """Returns windows of random rings, which begin at any entry."""
     result = []
     for _ in range(count):
         size = rng.choice((0, 1, 3, 4, 5, 8))
         many = min(1 << size, rng.choice((1, 1, 2, 8, rng.randrange(1, 256))), 255)
-        base = rng.randrange(1 << 40) << size
-        start = rng.randrange(1 << 16)
-        window = {
-            "stream": rng.randrange(STREAMS), "base": base, "size": size, "start": start,
-            "count": many, "octets": rng.randrange(1, 1 << 14), "done": rng.getrandbits(32),
-            "more": rng.randrange(2), "response": rng.randrange(2), "answers": rng.randrange(2),
-            "repeat": rng.randrange(2), "slot": rng.randrange(8)}
-        result.append((window, [base + (start + k) % (1 << size) for k in range(many)]))
+        base = rng.randrange(1 << 40) << rng.choice((0, 0, 2, size))
+        result.append(window(rng, base, size, many))
     return result
 
 
@@ -83,7 +89,7 @@ def play(module, width, jobs, memory, *, stall=0.0, held=None, seed=1, limit=60_
     fails, came, sent, busy = [], [], [], []
 
     async def ask(ctx):
-        await send(ctx, dut.windows, [window for window, _ in jobs], idle=stall, rng=rng)
+        await send(ctx, dut.windows, [members for members, _ in jobs], idle=stall, rng=rng)
 
     async def fail(ctx):
         while True:
@@ -101,19 +107,19 @@ def play(module, width, jobs, memory, *, stall=0.0, held=None, seed=1, limit=60_
 
     async def take(ctx):
         failed = 0
-        for window, numbers in jobs:
+        for members, numbers in jobs:
             refused = False
             for at, number in enumerate(numbers):
                 work = await receive(ctx, dut.o, stall=stall if held is None else held, rng=rng)
                 if number in memory.bad and not refused:
                     refused, failed = True, failed + 1
-                    assert len(fails) >= failed and fails[failed - 1] == window["stream"]
+                    assert len(fails) >= failed and fails[failed - 1] == members["stream"]
                 octets = bytes(ENTRY) if refused else entry_at(number)
-                assert work.entry == int.from_bytes(octets, "little"), (window, at)
-                assert (work.stream, work.rest) == (window["stream"], len(numbers) - at)
+                assert work.entry == int.from_bytes(octets, "little"), (members, at)
+                assert (work.stream, work.rest) == (members["stream"], len(numbers) - at)
                 assert work.turn.first == (at == 0)
                 for name in ("octets", "done", "more", "response", "answers", "repeat", "slot"):
-                    assert work.turn[name] == window[name], name
+                    assert work.turn[name] == members[name], name
         await ctx.tick().repeat(20)
         assert not ctx.get(dut.o.valid) and not ctx.get(dut.busy) and len(fails) == failed
 
@@ -141,10 +147,8 @@ def test_the_entries_of_each_window_come_once_and_in_order(width, latency, stall
 def test_entries_come_as_fast_as_the_bus_brings_them(width):
     """Two windows of 255 entries. The bus takes less time to answer than the room has beats."""
     each = ENTRY // (width // 8)
-    jobs = [({"stream": 3, "base": at << 20, "size": 8, "start": 5, "count": 255},
-             [(at << 20) + (5 + k) % 256 for k in range(255)]) for at in (1, 2)]
-    for window, _ in jobs:
-        window.update(octets=1, done=0, more=0, response=0, answers=0, repeat=0, slot=0)
+    rng = random.Random(5)
+    jobs = [window(rng, base << 20, 8, 255) for base in (1, 2)]
     memory = Memory(width, latency=200)
     sent, came = play(fetch, width, jobs, memory)
     assert memory.asked[0] - sent[0] == 2
@@ -155,8 +159,9 @@ def test_entries_come_as_fast_as_the_bus_brings_them(width):
 def hold(module):
     """Plays short and long windows, some with errors, while entries are taken slowly."""
     rng = random.Random(7)
-    short = [job for job in windows(rng, 200) if len(job[1]) == 1]
-    jobs = [*windows(rng, 8), *short, *windows(rng, 4)]
+    long = [window(rng, base << 20, 8, 100) for base in (1, 2)]
+    short = [window(rng, rng.randrange(1 << 40), 8, 1) for _ in range(60)]
+    jobs = [*long, *short, *windows(rng, 8)]
     bad = frozenset(number for _, some in jobs for number in some if rng.random() < 0.1)
     play(module, 64, jobs, Memory(64, latency=90, bad=bad), stall=0.2, held=0.95)
 

@@ -333,9 +333,9 @@ class Framer(wiring.Component):
     PAD is zero. Without CRCs, the CRC field is zero too.
 
     Latency: ``latency`` cycles from the last beat of a ULPDU to its FPDU's; a beat before it takes
-    fewer, because it needs no CRC. Throughput: one beat
-    per cycle; a ULPDU takes as many cycles as its FPDU has beats, which is no fewer than its own.
-    Reset: empty. Errors: none; a beat's ``error`` is ignored.
+    fewer, because it needs no CRC. Throughput: one beat per cycle; a ULPDU takes as many cycles as
+    its FPDU has beats, which is no fewer than its own. Reset: empty. Errors: none; a beat's
+    ``error`` is ignored.
 
     Parameters
     ----------

@@ -562,8 +562,8 @@ def _print_queues(console: Console, result: Result) -> None:
     rows = []
     for run, stream in result.streams:
         received = [
-            (buffer.qn, completion.length)
-            for buffer, completion in run.received
+            (buffer.qn, length)
+            for buffer, length in run.received()
             if buffer.stream == stream.number
         ]
         posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]

@@ -28,7 +28,6 @@ from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay import differences, plan, sending
 from ddp_rnic.sim.replay.expectation import Expected
 from ddp_rnic.sim.replay.host import guard_octets
-from ddp_rnic.sim.replay.regions import Region
 from ddp_rnic.sim.reports import one_frame, record
 from ddp_rnic.sim.reports.one_frame import FrameCycles
 from ddp_rnic.sim.reports.report import Run
@@ -259,24 +258,23 @@ def test_guards_are_written_as_far_as_buffers_are_posted(monkeypatch: pytest.Mon
     assert difference.what == "guard octets" and f"{stray:#x}" in difference.where
 
 
+@pytest.mark.parametrize(
+    "frame", [(), ("--waves", "walker", "--frame", "60")], ids=["all", "frame"]
+)
 def test_a_region_is_in_memory_twice_with_the_cycles_of_its_beats(
-    monkeypatch: pytest.MonkeyPatch,
+    frame: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     in_pieces(monkeypatch, 1 << 16)
     monkeypatch.setattr(differences, "_PART", 1 << 16)
-    engine, peaks = CompiledEngine(), []
-    for length in (1 << 20, 8 << 20):
-        talk = Conversation()
-        for number in range(100):
-            talk.write("10.7.0.2", 0x100, number * length // 100, bytes(1000))
+    monkeypatch.chdir(tmp_path)
+    engine, path, peaks = CompiledEngine(), tmp_path / "talk.pcap", []
+    for step in (10_000, 80_000):
+        write_pcap(talk(101, step), path)
         tracemalloc.start()
-        (replay,), _ = plan.replays(
-            talk.traffic(), [Region("10.7.0.2", 0x100, 0, length)], RnicConfig()
-        )
-        assert not playing.play(replay, engine).differences
+        assert sim(monkeypatch, engine, path, *frame).exit_code == 0
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] - peaks[0] < 2.6 * (7 << 20)
+    assert peaks[1] - peaks[0] < 2.6 * (100 * 70_000)
 
 
 @pytest.fixture

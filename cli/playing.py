@@ -60,7 +60,7 @@ def play(
 
     def operations() -> Iterator[Operation]:
         begin()
-        yield from replay.operations()
+        yield from replay.operations(memory)
 
     def part(outcome: Outcome) -> bool:
         if record is not None and not record.take(outcome):

@@ -195,8 +195,9 @@ def _simulate(
     )
     waveforms = []
     keep = out is not None or (shown.parts is not None and shown.frame is None)
-    frames: list[FrameCycles] = []
-    for number, each in enumerate(planning, 1):
+    frames: list[tuple[int, int]] = []  # the first and the last one with a segment, of each RNIC
+    for number in range(1, len(planning) + 1):
+        each = planning[number - 1]
         if watch.over:
             each.stop()
         waves = shown.waves(each.plan.config, _waveform(out or Path(), number, len(planning)))
@@ -206,10 +207,13 @@ def _simulate(
             first = waves if cycles is None else None
             run = _played(each, engine, first, keep, progress, cycles)
             window = shown.window(run, cycles)
+            frames += [(cycles.first, cycles.last)] if cycles is not None and cycles.last else []
             if cycles is not None and waves is not None and window is not None and not each.stopped:
                 waves = replace(waves, cycles=window.cycles)
-                run = _played(planned()[0][number - 1], engine, waves, keep, progress)
-            frames += filter(None, [cycles])
+                del run, cycles, each, planning[number - 1]  # memory has room for one of the runs
+                each = planned()[0][number - 1]
+                planning.insert(number - 1, each)
+                run = _played(each, engine, waves, keep, progress)
         result.runs.append(run)
         if waves is not None and window is not None:
             waveforms += [waves.path, *viewers.write(waves, window.marker)]
@@ -228,12 +232,11 @@ def _simulate(
     return result, waveforms
 
 
-def _ends_of(frames: list[FrameCycles]) -> str:
+def _ends_of(frames: list[tuple[int, int]]) -> str:
     """Returns the end of a sentence, which names the first and the last frame with a segment."""
-    known = [each for each in frames if each.last]
-    if not known:
+    if not frames:
         return ""
-    first, last = min(each.first for each in known), max(each.last for each in known)
+    first, last = min(first for first, _ in frames), max(last for _, last in frames)
     return f"; the first and the last one are {first} and {last}"
 
 
@@ -562,8 +565,8 @@ def _print_queues(console: Console, result: Result) -> None:
     rows = []
     for run, stream in result.streams:
         received = [
-            (buffer.qn, completion.length)
-            for buffer, completion in run.received
+            (buffer.qn, length)
+            for buffer, length in run.received()
             if buffer.stream == stream.number
         ]
         posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]

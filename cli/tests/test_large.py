@@ -25,10 +25,12 @@ from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import Engine, Operation, Outcome, Packet
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay import plan, sending
+from ddp_rnic.sim.replay import differences, plan, sending
 from ddp_rnic.sim.replay.expectation import Expected
+from ddp_rnic.sim.replay.host import guard_octets
 from ddp_rnic.sim.reports import one_frame, record
 from ddp_rnic.sim.reports.one_frame import FrameCycles
+from ddp_rnic.sim.reports.report import Run
 from ddp_rnic.sim.reports.tests.test_explorer import unpacked
 from ddp_rnic.sim.reports.timeline import Segment, segments
 from typer.testing import CliRunner, Result
@@ -204,6 +206,75 @@ def test_a_write_after_the_last_buffer_differs(monkeypatch: pytest.MonkeyPatch) 
     (difference,) = playing.play(replay, Late()).differences
     assert replay.plan.space is not None and replay.plan.space.size < len(replay.plan.memory)
     assert difference.what == "guard octets"
+
+
+class Keeping(CompiledEngine):
+    """Drops nothing, so that no buffer is used again. After the first part of the run, an octet at
+    the address ``stray`` of memory is inverted.
+    """
+
+    def __init__(self, stray: int | None) -> None:
+        super().__init__()
+        self.stray = stray
+
+    def run(self, config: Any, operations: Any, memory: Any, **options: Any) -> Outcome:
+        def part(outcome: Outcome) -> bool:
+            if self.stray is not None:
+                assert not memory[self.stray - 1 : self.stray + 2].any()
+                memory[self.stray] ^= 0xFF
+                self.stray = None
+            return False
+
+        return super().run(config, operations, memory, **options | {"part": part})
+
+
+def test_guards_are_written_as_far_as_buffers_are_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces(monkeypatch, 1)
+    monkeypatch.setattr(plan, "_PAINTED", 10_000)
+    talk = Conversation()
+    for _ in range(300):
+        talk.untagged("10.7.0.2", SEND, bytes(range(250)) * 4)
+
+    def play(stray: int | None) -> tuple[plan.Replay, Run]:
+        (replay,), _ = plan.replays(talk.traffic(), [], RnicConfig())
+        assert replay.filled < 200_000
+        return replay, playing.play(replay, Keeping(stray))
+
+    replay, run = play(None)
+    planned, filled = replay.plan, replay.filled
+    assert planned.space is not None
+    assert 300_000 < planned.space.size <= filled < len(run.memory)
+    apart = np.ones(len(run.memory), bool)
+    apart[planned.ring.octets.start : planned.ring.octets.stop] = False
+    for start, end, *_ in planned.pieces():
+        apart[start:end] = False
+    guards = guard_octets(len(run.memory), filled)
+    for image in (planned.memory, run.memory):
+        assert np.array_equal(image[apart], guards[apart])
+    assert not run.differences
+    # A write to a guard is seen, also if it comes before the guard was written.
+    stray = int(np.flatnonzero(apart & (np.arange(len(apart)) > 250_000))[0])
+    (difference,) = play(stray)[1].differences
+    assert difference.what == "guard octets" and f"{stray:#x}" in difference.where
+
+
+@pytest.mark.parametrize(
+    "frame", [(), ("--waves", "walker", "--frame", "60")], ids=["all", "frame"]
+)
+def test_a_region_is_in_memory_twice_with_the_cycles_of_its_beats(
+    frame: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    in_pieces(monkeypatch, 1 << 16)
+    monkeypatch.setattr(differences, "_PART", 1 << 16)
+    monkeypatch.chdir(tmp_path)
+    engine, path, peaks = CompiledEngine(), tmp_path / "talk.pcap", []
+    for step in (10_000, 80_000):
+        write_pcap(talk(101, step), path)
+        tracemalloc.start()
+        assert sim(monkeypatch, engine, path, *frame).exit_code == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 2.6 * (100 * 70_000)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from .sctp_expectation import CHUNKS
 
 #: How many differences of one kind are listed, and how many octets of each.
 _TOLD, _OCTETS = 10, 64
-#: How many octets after the last buffer are compared at a time.
-_PART = 1 << 24
+#: How many octets of memory are compared at a time.
+_PART = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Comparison:
     ) -> None:
         self._plan = plan
         self._entries, self._exceptions = _Entries(plan, entry), _Exceptions(plan)
-        self._written: NDArray[np.uint64] | None = None
+        self._written: NDArray | None = None
 
     def take(self, outcome: Outcome) -> None:
         """Compares the events since the last call. Then the plan and the engine may forget them."""
@@ -97,7 +97,9 @@ class Comparison:
         self._exceptions.take(outcome)
         octets = self._plan.config.octets
         if self._written is None:
-            self._written = np.zeros(len(self._plan.memory) // octets + 1, np.uint64)
+            self._written = np.zeros(len(self._plan.memory) // octets + 1, np.uint32)
+        if outcome.cycles > np.iinfo(self._written.dtype).max:
+            self._written = self._written.astype(np.uint64)  # with room for any cycle
         beats = (outcome.writes["address"] - self._plan.base) // octets
         inside = beats < len(self._written)
         self._written[beats[inside]] = outcome.writes["cycle"][inside]
@@ -141,17 +143,21 @@ def _memory(
     plan: Plan,
     outcome: Outcome,
     memory: NDArray[np.uint8],
-    written: NDArray[np.uint64] | None,
+    written: NDArray | None,
 ) -> Iterator[Difference]:
     """Yields runs of octets that differ.
 
     ``written`` has the cycle of the last write to each beat of memory before those of the outcome.
     """
-    expected = plan.expected_memory()
-    unlike = memory[: len(expected)] != expected
-    unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
+    expected, ring = plan.image(), plan.ring.octets
+    parts = []
+    for start in range(0, len(expected), _PART):
+        image = expected[start : start + _PART]
+        unlike = memory[start : start + len(image)] != image
+        begin, end = (max(at - plan.base - start, 0) for at in (ring.start, ring.stop))
+        unlike[begin:end] = False
+        parts.append(start + np.flatnonzero(unlike))
     # Nothing may be written after the last buffer, however much memory there is.
-    parts = [np.flatnonzero(unlike)]
     for start in range(len(expected), len(memory), _PART):
         part = slice(start, start + _PART)
         parts.append(start + np.flatnonzero(memory[part] != plan.memory[part]))
@@ -163,14 +169,15 @@ def _memory(
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         address, count = int(wrong[start]), end - start
         found = plan.holder_at(address)
-        image = expected if address < len(expected) else plan.memory
+        shown = slice(address, address + min(count, _OCTETS))
+        image = (expected if address < len(expected) else plan.memory)[shown]
         yield Difference(
             _KINDS[type(found[0])] if found else "guard octets",
             _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
-            f"{image[address]:#04x}{_writer(plan, address)}",
+            f"{image[0]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
             _cycle(plan, outcome, address, written),
-            _octets(image[address : address + count], memory[address : address + count]),
+            _octets(image, memory[shown]),
         )
 
 
@@ -211,9 +218,7 @@ def _writer(plan: Plan, address: int) -> str:
     return f" (stream {stream}, frame {frame}, segment {order})"
 
 
-def _cycle(
-    plan: Plan, outcome: Outcome, address: int, written: NDArray[np.uint64] | None
-) -> int | None:
+def _cycle(plan: Plan, outcome: Outcome, address: int, written: NDArray | None) -> int | None:
     beat = (plan.base + address) // plan.config.octets
     hits = np.flatnonzero(outcome.writes["address"] // plan.config.octets == beat)
     if len(hits):

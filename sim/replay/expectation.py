@@ -86,7 +86,7 @@ def model_access(access: Access) -> ModelAccess:
     return reduce(or_, (ModelAccess[str(right.name)] for right in access), ModelAccess.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer that is posted for the message ``msn`` of a stream's queue.
 
@@ -109,6 +109,20 @@ class Buffer:
 
     def __str__(self) -> str:
         return f"the buffer of stream {self.stream} QN {self.qn} MSN {self.msn}"
+
+
+class _Unkept(bytearray):
+    """The octets of a region that nobody reads: they take no memory."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __setitem__(self, place: object, octets: object) -> None:
+        """Forgets the octets."""
 
 
 @dataclass(frozen=True)
@@ -274,6 +288,12 @@ class Golden:
         the exception stream.
         """
         self._forgotten += len(self.deliveries)
+        for each in self.deliveries:
+            if (buffer := each.buffer) is not None:
+                # A later session may have a buffer for the same message number.
+                key = buffer.stream, buffer.qn, buffer.msn
+                if self._buffers.get(key) is buffer:
+                    del self._buffers[key]
         self.deliveries.clear()
         self.exceptions.clear()
         self.placements.clear()
@@ -310,9 +330,12 @@ class Golden:
             before.counts if before else StreamCounts(),
         )
 
-    def add(self, region: Region) -> None:
-        """Gives a region its octets, before it is registered."""
-        self.octets[region] = bytearray([region.fill]) * region.length
+    def add(self, region: Region, *, kept: bool = True) -> None:
+        """Gives a region its octets, before it is registered. If they are not ``kept``, only the
+        placements show the writes to the region.
+        """
+        length = region.length
+        self.octets[region] = bytearray([region.fill]) * length if kept else _Unkept(length)
 
     def register(self, region: Region) -> None:
         """Registers a region; its octets remain after a revocation."""

@@ -182,16 +182,18 @@ class Host(Tables):
         self.carry_out(commands.revoke_stream(stream))
 
 
-def guard_octets(size: int, most: int | None = None) -> NDArray[np.uint8]:
-    """Returns the contents of memory outside the regions: they depend on the address,
-    without short period. After the first ``most`` octets they are 0, and take no room.
+def guard_octets(size: int, most: int | None = None, *, start: int = 0) -> NDArray[np.uint8]:
+    """Returns the contents of memory outside the regions, from the address ``start`` on: they
+    depend on the address, without short period. After the first ``most`` octets they are 0, and
+    take no room.
     """
     memory = np.zeros(size, np.uint8)
     filled = size if most is None else min(most, size)
-    step = 1 << 20
-    for start in range(0, filled, step):
-        addresses = np.arange(start, min(start + step, filled), dtype=np.uint64)
-        memory[start : start + len(addresses)] = (
-            addresses * np.uint64(0x9E3779B1) >> np.uint64(24)
-        ).astype(np.uint8)
+    step = 1 << 16
+    for at in range(0, filled, step):
+        count = min(step, filled - at)
+        addresses = np.arange(start + at, start + at + count, dtype=np.uint64)
+        memory[at : at + count] = (addresses * np.uint64(0x9E3779B1) >> np.uint64(24)).astype(
+            np.uint8
+        )
     return memory

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import chain
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +55,58 @@ _HALF = 0xFFFFFFFF
 _RING = 10
 #: A run begins once its ring needs the most entries, or these octets were planned.
 _AHEAD = 1 << 24
-#: In this part of the memory for buffers, the contents of guards depend on the address.
-_GUARDED = 1 << 25
+#: As buffers need more host memory, guard octets are written to it in pieces of this size.
+_PAINTED = 1 << 18
 
 
 #: A placement that was forgotten: host address, octets, stream, frame, order.
 _WRITTEN = np.dtype([(name, "<u8") for name in ("at", "count", "stream", "frame", "order")])
+
+
+class _Piece(NamedTuple):
+    """Octets that a segment writes at a host address."""
+
+    address: int
+    octets: memoryview
+    arrival: Arrival
+
+    @property
+    def end(self) -> int:
+        return self.address + len(self.octets)
+
+
+def _rows(pieces: Iterable[_Piece]) -> NDArray:
+    """Returns a row of :data:`_WRITTEN` for each piece."""
+    rows = []
+    for address, octets, arrival in pieces:
+        number = arrival.stream.number
+        rows.append((address, len(octets), number, arrival.frame, arrival.order))
+    return np.array(rows, _WRITTEN)
+
+
+class Image:
+    """Host memory in which pieces are written, one after the other.
+
+    A slice of it is a copy, so that the whole image takes no memory.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8], pieces: list[_Piece]) -> None:
+        self._memory, self._pieces = memory, pieces
+        self._starts = np.array([piece.address for piece in pieces], np.uint64)
+        self._ends = np.array([piece.end for piece in pieces], np.uint64)
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        start, stop, _ = part.indices(len(self))
+        octets = self._memory[start:stop].copy()
+        for number in np.flatnonzero((self._starts < stop) & (self._ends > start)).tolist():
+            piece = self._pieces[number]
+            first, last = max(piece.address, start), min(piece.end, stop)
+            written = piece.octets[first - piece.address : last - piece.address]
+            octets[first - start : last - start] = np.frombuffer(written, np.uint8)
+        return octets
 
 
 @dataclass
@@ -102,31 +148,32 @@ class Plan:
 
         The ring is not part of it.
         """
-        image = self.memory[: None if self.space is None else self.space.size].copy()
-        self._place(image)
-        return image
+        image = self.image()
+        return image[: len(image)]
 
-    def _place(self, image: NDArray[np.uint8]) -> NDArray:
-        """Writes all placements to an image of host memory; returns a row of :data:`_WRITTEN` for
-        each piece.
-        """
+    def image(self) -> Image:
+        """Returns the same memory, of which parts are made when they are asked for."""
+        size = len(self.memory) if self.space is None else self.space.size
+        return Image(self.memory[:size], [*self._pieces()])
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Yields the pieces of host memory that the placements write, in their order."""
         lies = {each.region: each for each in self.allotments}
-        rows = []
         for each in self.golden.placements:
-            place = lies[each.target] if isinstance(each.target, Region) else each.target
-            arrival, at = each.arrival, 0
+            place, at = lies[each.target] if isinstance(each.target, Region) else each.target, 0
             for address, count in spans(place.address, place.pages, each.offset, len(each.payload)):
-                image[address : address + count] = np.frombuffer(each.payload, np.uint8, count, at)
+                yield _Piece(address, memoryview(each.payload)[at : at + count], each.arrival)
                 at += count
-                rows.append((address, count, arrival.stream.number, arrival.frame, arrival.order))
-        return np.array(rows, _WRITTEN)
 
     def forget(self) -> None:
         """Makes placements a part of ``memory``, and drops all that grows with the traffic."""
         if self._written is None:
             self._written = tempfile.TemporaryFile(prefix="ddp-rnic-")
             weakref.finalize(self, self._written.close)
-        self._written.write(self._place(self.memory).tobytes())
+        pieces = [*self._pieces()]
+        for piece in pieces:
+            self.memory[piece.address : piece.end] = np.frombuffer(piece.octets, np.uint8)
+        self._written.write(_rows(pieces).tobytes())
         self.golden.forget()
         self.sent.clear()
 
@@ -148,7 +195,7 @@ class Plan:
         """Returns stream, frame and order of the segment that writes a host address last, or
         None.
         """
-        written: Iterable[NDArray] = [self._place(self.memory.copy())]
+        written: Iterable[NDArray] = [_rows(self._pieces())]
         if (file := self._written) is not None:
             file.seek(0)
             octets = iter(lambda: file.read(_WRITTEN.itemsize << 12), b"")
@@ -403,6 +450,9 @@ class Replay:
             if region.endpoint in self._domains
         ]
         golden = (SctpGolden if config.sctp else Golden)((), self._domains, config)
+        # Placements are all that a run compares.
+        for allotment in allotments:
+            golden.add(allotment.region, kept=whole)
         self._host = host = _Replayer(config, golden, space, allotments, lengths)
         for stream in streams:
             host.begin(stream)
@@ -426,8 +476,8 @@ class Replay:
         ring = _ring(size, config, space, owned=config.sctp and traffic.sctp is not None)
         host.operations[:0] = ring.program()
         #: How many octets of memory a run has to copy: all after these are 0 at first.
-        self.filled = space.size + (0 if self._whole else min(_room(lengths), _GUARDED))
-        memory = guard_octets(space.size + (0 if self._whole else _room(lengths)), self.filled)
+        self.filled = space.size
+        memory = guard_octets(space.size + (0 if self._whole else _room(lengths)), space.size)
         for allotment in allotments:
             memory[allotment.address : allotment.end] = allotment.region.fill
         self.plan = Plan(
@@ -435,14 +485,31 @@ class Replay:
             memory, golden, host.sent, space=space,
         )  # fmt: skip
 
-    def operations(self) -> Iterator[Operation]:
-        """Yields the operations of the run. They can be had only once."""
+    def operations(self, memory: NDArray[np.uint8] | None = None) -> Iterator[Operation]:
+        """Yields the operations of the run. They can be had only once.
+
+        ``memory`` is that of the run. Before buffers are posted in more of it than before, this
+        function writes the guard octets there.
+        """
+        images = [self.plan.memory, *([] if memory is None else [memory])]
         operations = self._host.operations
         while operations or not self._whole:
             yield from operations
             operations.clear()
             while not operations and not self._whole:
                 self._step()
+            self._paint(images)
+
+    def _paint(self, images: list[NDArray[np.uint8]]) -> None:
+        """Writes guard octets to images of host memory as far as pieces of it are taken."""
+        assert self.plan.space is not None
+        start, size = self.filled, self.plan.space.size
+        if size > start:
+            self.filled = min(-(-size // _PAINTED) * _PAINTED, len(self.plan.memory))
+            guards = guard_octets(self.filled - start, start=start)
+            for image in images:
+                # Octets that the device should not have written there differ also afterwards.
+                image[start : self.filled] ^= guards
 
     def stop(self) -> None:
         """Ends the run after the segments that were planned."""
@@ -581,8 +648,6 @@ class _Replayer(Host):
         self._used: dict[tuple[int, int], int] = {}  # how many messages were delivered
         self._waiting: list[Arrival] = []
         self._sctp = SctpHost(self, self, config.associations, config.window)
-        for allotment in allotments:
-            golden.add(allotment.region)
 
     def take(self, arrival: Arrival) -> None:
         """Takes an FPDU that arrives.

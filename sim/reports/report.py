@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec.completion import Completion, Kind, Status
+from ...hdl.spec.completion import Kind, Status
 from ...hdl.spec.sctp import Diversion
 from ..capture.pcap import LeftOut, counted
 from ..capture.sctp_traffic import SctpStream
-from ..capture.spool import Spool
+from ..capture.spool import Rows, Spool
 from ..capture.streams import Stream
 from ..engines.engine import Outcome
 from ..replay.differences import Difference, number_text
@@ -50,28 +50,26 @@ class Tally:
     ----------
     delivered
         How many messages, tagged and untagged, by stream.
-    received
-        The untagged messages in the RNIC's order, with their buffers.
     exceptions
         How many packets of the exception stream are about a stream, by stream.
     """
 
     def __init__(self, plan: Plan, memory: NDArray[np.uint8] | None = None) -> None:
         self.delivered: Counter[int] = Counter()
-        self.received: list[tuple[Buffer, Completion]] = []
+        self._received = Rows("QQ")  # the number of the buffer, the octets of the message
         self._memory = memory
         self._octets = Spool()  # of the messages in memory
         self._places = array("Q")
         self.exceptions: Counter[int] = Counter()
         self._posted = plan.buffers
         self._seen = 0  # of these
-        self._open: dict[int, Buffer] = {}  # those without a message, by cookie
+        self._open: dict[int, int] = {}  # the numbers of those without a message, by cookie
 
     def take(self, outcome: Outcome) -> list[Buffer]:
         """Counts the completions of an outcome; returns the buffers of untagged messages."""
-        before = len(self.received)
-        for posted in self._posted[self._seen :]:
-            self._open[posted.cookie] = posted
+        received = []
+        for place in range(self._seen, len(self._posted)):
+            self._open[self._posted[place].cookie] = place
         self._seen = len(self._posted)
         self.exceptions.update(
             packet.stream
@@ -82,26 +80,27 @@ class Tally:
             if each.kind is not Kind.MESSAGE or each.status != Status.DELIVERED:
                 continue
             self.delivered[each.stream] += 1
-            buffer = None if each.tagged else self._open.get(each.cookie)
-            if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
-                each.stream, each.qn, each.tag,
-            ):  # fmt: skip
+            if each.tagged or (number := self._open.get(each.cookie)) is None:
+                continue
+            buffer = self._posted[number]
+            if (buffer.stream, buffer.qn, buffer.msn) == (each.stream, each.qn, each.tag):
                 del self._open[each.cookie]
-                self.received.append((buffer, each))
+                received.append(buffer)
+                self._received.append(number, each.length)
                 if self._memory is not None:
-                    octets = self._memory[buffer.address : _end(buffer, each)].tobytes()
+                    end = min(buffer.address + each.length, buffer.end)
+                    octets = self._memory[buffer.address : end].tobytes()
                     self._places.append(self._octets.put(octets))
-        return [buffer for buffer, _ in self.received[before:]]
+        return received
 
-    def octets(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
-        """Yields the untagged messages with the octets that memory had when each was delivered."""
-        for (buffer, each), place in zip(self.received, self._places, strict=True):
-            yield buffer, each, self._octets.get(place, _end(buffer, each) - buffer.address)
+    def received(self) -> Iterator[tuple[Buffer, int]]:
+        """Yields the buffer and the length of each untagged message, in the RNIC's order."""
+        return ((self._posted[number], length) for number, length in self._received)
 
-
-def _end(buffer: Buffer, completion: Completion) -> int:
-    """Returns the address after the last octet of a message."""
-    return min(buffer.address + completion.length, buffer.end)
+    def octets(self) -> Iterator[tuple[Buffer, int, bytes]]:
+        """Yields the same, with the octets that memory had when each message was delivered."""
+        for (buffer, length), place in zip(self.received(), self._places, strict=True):
+            yield buffer, length, self._octets.get(place, min(length, buffer.length))
 
 
 @dataclass
@@ -126,15 +125,14 @@ class Run:
         """Returns how many packets of the exception stream are about a stream."""
         return self._tally.exceptions[stream]
 
-    @property
-    def received(self) -> list[tuple[Buffer, Completion]]:
-        """The untagged messages that the RNIC delivered, in its order, with their buffers."""
-        return self._tally.received
-
-    def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
-        """Returns the untagged messages that the RNIC delivered, in its order, with the octets
-        that it placed.
+    def received(self) -> Iterator[tuple[Buffer, int]]:
+        """Yields the buffer and the length of each untagged message that the RNIC delivered, in
+        its order.
         """
+        return self._tally.received()
+
+    def receives(self) -> Iterator[tuple[Buffer, int, bytes]]:
+        """Yields the same, with the octets that the RNIC placed."""
         return self._tally.octets()
 
 
@@ -283,11 +281,21 @@ def _write_memory(result: Result, memory: Path) -> None:
 
 def _write_receives(result: Result, receives: Path) -> None:
     receives.mkdir(parents=True, exist_ok=True)
-    index: list[dict[str, Any]] = []
+    with (receives / "index.json").open("w", encoding="utf-8") as file:
+        # One after the other: there may be very many.
+        before = "[\n"
+        for each in _received(result, receives):
+            file.write(before + json.dumps([each], indent=2)[2:-2])
+            before = ",\n"
+        file.write("\n]\n" if before == ",\n" else "[]\n")
+
+
+def _received(result: Result, receives: Path) -> Iterator[dict[str, Any]]:
+    """Writes a file for each message; yields its entry in the index."""
     taken: set[str] = set()
     for run in result.runs:
         streams = {each.number: each for each in run.plan.streams}
-        for buffer, completion, octets in run.receives():
+        for buffer, length, octets in run.receives():
             stream = streams[buffer.stream]
             endpoint, of = stream.destination.address, {"stream": stream.number}
             name = f"{endpoint}-{stream.number}"
@@ -296,17 +304,14 @@ def _write_receives(result: Result, receives: Path) -> None:
                 name = f"{endpoint}-{stream.number}-s{stream.sid}-r{buffer.session}"
             name = _file_name(f"{name}-{buffer.qn}-{buffer.msn}", taken)
             (receives / name).write_bytes(octets)
-            index.append(
-                {
-                    "endpoint": endpoint,
-                    **of,
-                    "qn": buffer.qn,
-                    "msn": buffer.msn,
-                    "length": completion.length,
-                    "file": name,
-                }
-            )
-    _write_json(receives / "index.json", index)
+            yield {
+                "endpoint": endpoint,
+                **of,
+                "qn": buffer.qn,
+                "msn": buffer.msn,
+                "length": length,
+                "file": name,
+            }
 
 
 def _session(region: Region) -> dict[str, int]:
@@ -402,7 +407,7 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
         "segments_placed": counts.placed,
         "bytes_placed": counts.octets,
         "deliveries": run.deliveries(stream.number),
-        "receives": sum(buffer.stream == stream.number for buffer, _ in run.received),
+        "receives": sum(buffer.stream == stream.number for buffer, _ in run.received()),
         "exceptions": run.exceptions(stream.number),
         "errors": len(events),
         "dropped": counts.dropped,

@@ -42,20 +42,6 @@ _BEHIND = 30
 _HALF = 0xFFFFFFFF
 
 
-class _Unkept(bytearray):
-    """The octets of a region that nobody reads: they take no memory."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __setitem__(self, place: object, octets: object) -> None:
-        """Forgets the octets."""
-
-
 class BoundGolden(Golden):
     """The golden model of streams that complete in several queues.
 
@@ -157,8 +143,8 @@ class BusyHost(Host):
         super().carry_out(command)
 
     def register(self, allotment: Allotment) -> None:
-        region = allotment.region
-        self.golden.octets.setdefault(region, _Unkept(region.length))
+        if allotment.region not in self.golden.octets:
+            self.golden.add(allotment.region, kept=False)
         super().register(allotment)
 
     def set_stream(

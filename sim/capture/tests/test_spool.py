@@ -64,15 +64,17 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         Spool().put(b"one")
 
 
-def talk(count: int) -> Iterator[Frame]:
-    """Yields a connection with this many segments of 1400 octets each."""
+def talk(count: int, step: int = 1400) -> Iterator[Frame]:
+    """Yields a connection with this many segments of 1400 octets each. In memory each begins
+    ``step`` octets after the one before, for a hundred of them.
+    """
     packets = handshake()
     for number, packet in enumerate(packets, 1):
         yield Frame(number, number * 1e-3, 1, ethernet(packet))
     source, sender = DataSource(1436), MpaSender(crc=True, markers=False)
     sequence = first_octet(1000)
     for number in range(len(packets) + 1, len(packets) + 1 + count):
-        (segment,) = source.tagged(0x1234, (number % 100) * 1400, bytes(1400))
+        (segment,) = source.tagged(0x1234, (number % 100) * step, bytes(1400))
         octets = sender.send(segment)
         packet = tcp_packet(A, B, sequence, octets, acknowledged=5000)
         sequence += len(octets)

@@ -160,11 +160,11 @@ def test_messages_are_delivered_as_the_peers_did(name: str) -> None:
         expected[key].append((record["qn"], record["msn"], record["len"]))
     for run in runs_of(played, derived.regions, derived.ends):
         streams = {stream.number: stream for stream in run.plan.streams}
-        for buffer, entry in run.received:
+        for buffer, length in run.received():
             stream = streams[buffer.stream]
             assert isinstance(stream, SctpStream)
             key = stream.destination.address, stream.sid, buffer.session
-            got[key].append((buffer.qn, buffer.msn, entry.length))
+            got[key].append((buffer.qn, buffer.msn, length))
     assert got == expected and expected
 
 

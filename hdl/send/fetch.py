@@ -177,8 +177,8 @@ class Entries(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         beats = 8 * ENTRY // self.width  # of an entry
-        # The window under way: its entries that are missing, whether that is one, and whether a
-        # beat of it was refused.
+        # The window under way: how many of its entries are missing, ``final``: only one is, and
+        # ``failed``: a beat of it was refused.
         window, begun, left, final, failed = (
             Signal(_Facts(self.streams)), Signal(), Signal(8), Signal(), Signal())
         octets, at = Signal(8 * ENTRY, reset_less=True), Signal(range(beats))

@@ -156,10 +156,7 @@ class DataSource(wiring.Component):
         m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
         begun = Signal()  # the departure has taken the new ring
         wiring.connect(m, departure.closed, closed.i)
-        m.submodules.join = join = ReadersJoin(self.config.width, 1, self.config.outstanding)
-        wiring.connect(m, rings.bus, join.one)
-        wiring.connect(m, dma.bus, join.other)
-        wiring.connect(m, join.bus, wiring.flipped(self.bus))
+        self._join(m, rings, dma)
         for name in ("wake", "ended"):
             wiring.connect(m, getattr(rings, name), getattr(scheduler, name))
         wiring.connect(m, scheduler.turn, rings.turn)
@@ -287,6 +284,13 @@ class DataSource(wiring.Component):
         with m.If(free):
             m.d.comb += [
                 nudge.valid.eq(segmenter.wake.valid), nudge.payload.eq(segmenter.wake.payload)]
+
+    def _join(self, m, rings, dma):
+        """Connects the reads of the rings, and those of the messages, with the bus."""
+        m.submodules.join = join = ReadersJoin(self.config.width, 1, self.config.outstanding)
+        wiring.connect(m, rings.bus, join.one)
+        wiring.connect(m, dma.bus, join.other)
+        wiring.connect(m, join.bus, wiring.flipped(self.bus))
 
     def _fence(self, m, check, dma):
         """Connects the fence with the blocks that it waits for."""

@@ -31,7 +31,7 @@ from .work import QUANTUM, WorkEntry
 
 __all__ = ["Doorbell", "RingReader", "SendRing"]
 
-#: Entries that are read in a turn, at first and at least.
+#: Entries that are read in a turn, at first.
 WINDOW = 8
 #: The most entries that are read in a turn.
 MOST = 255
@@ -74,17 +74,17 @@ class RingReader(wiring.Component):
 
     A doorbell wakes the stream. In a turn entries are read, never at or past the producer index:
     at first 8, and twice as many in the next turn if they were all used before the octets of the
-    turn; otherwise about as many as were used. If the next message has more, all of its entries are
-    read in the turn after that. A message is sent only once the producer has passed all of its
-    entries. A producer index more than a ring ahead, a message larger than the ring, and a read
-    that the bus refuses close the sending half of that stream alone.
+    turn; otherwise one more than were used, and two at least. If the next message has more, all of
+    its entries are read in the turn after that. A message is sent only once the producer has passed
+    all of its entries. A producer index more than a ring ahead, a message larger than the ring, and
+    a read that the bus refuses close the sending half of that stream alone.
 
     A segment that is to be sent again waits for at most one turn, and delays a turn by one such
     segment at most. It is given up if its message has no entries or more than the ring; and if it
     is one of a Read Response whose request is more than half of the slots before the next one to be
     answered: the peer sends that many requests only after it has received the response.
 
-    Latency: 8 cycles from ``turn`` to ``segments``. Throughput: a turn every 2 cycles. Reset: rings
+    Latency: 8 cycles from ``turn`` to ``bus.ar``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
 
     Parameters
@@ -237,8 +237,8 @@ class RingReader(wiring.Component):
         other = written.response  # the result is not that of this ring
         context = contexts.write.payload
         m.d.sync += [
-            # With the message that stopped.
-            used.eq(Mux(taken.entries > MOST - 2, MOST, taken.entries + 2)),
+            # With the message that stopped; two at least, so that another message may follow it.
+            used.eq(Mux(taken.entries == MOST, MOST, taken.entries + 1 + ~taken.entries.any())),
             # A new ring is written in a cycle in which no result is.
             sets.eq(self.set.valid & ~sets & ~coming),
             # The stream's turn comes later than its doorbell by more than this cycle.
@@ -262,7 +262,7 @@ class RingReader(wiring.Component):
             context.data.done.eq(Mux(changes, Mux(other, before.done, written.done), 0)),
             context.data.needs.eq(Mux(changes, Mux(other, before.needs, written.needs), 0)),
             context.data.window.eq(Mux(changes, Mux(other, before.window, Mux(
-                written.stopped, Mux(used > WINDOW, used, WINDOW), Mux(
+                written.stopped, used, Mux(
                     written.again & ~written.needs.any() & ~written.spent, wider,
                     before.window))), WINDOW)),
             context.data.answered.eq(changes & other),

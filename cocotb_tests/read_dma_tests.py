@@ -13,16 +13,16 @@ from cocotbext.axi import AxiReadBus, AxiSlaveRead, MemoryRegion
 
 #: How many tests the module has.
 COUNT = 2
-_SIZE = 1 << 18
+SIZE = 1 << 18
 _SEGMENTS = 200
 
 
-class _Memory(MemoryRegion):
+class Memory(MemoryRegion):
     """Host memory in which some beats cannot be read."""
 
     def __init__(self, rng: random.Random, bad: set[int]) -> None:
-        super().__init__(_SIZE)
-        self.mem[:] = self.octets = rng.randbytes(_SIZE)
+        super().__init__(SIZE)
+        self.mem[:] = self.octets = rng.randbytes(SIZE)
         self._bad = bad
 
     async def _read(self, address: int, length: int, **rest: Any) -> bytes:
@@ -31,12 +31,12 @@ class _Memory(MemoryRegion):
         return await super()._read(address, length, **rest)
 
 
-def _pauses(rng: random.Random, share: float) -> Iterator[bool]:
+def pauses(rng: random.Random, share: float) -> Iterator[bool]:
     while True:
         yield rng.random() < share
 
 
-async def _send(dut: Any, name: str, items: list[dict[str, int]]) -> None:
+async def send(dut: Any, name: str, items: list[dict[str, int]]) -> None:
     """Sends items into a stream of the block."""
     valid, ready = getattr(dut, f"{name}_valid"), getattr(dut, f"{name}_ready")
     for item in items:
@@ -70,12 +70,12 @@ async def _run(dut: Any, pause: float, faults: int) -> None:
     rng = random.Random(1)
     octets = len(dut.o_data) // 8
     segments, pieces, expected = [], [], []
-    bad = {rng.randrange(0, _SIZE, octets) for _ in range(faults)}
-    memory = _Memory(rng, bad)
+    bad = {rng.randrange(0, SIZE, octets) for _ in range(faults)}
+    memory = Memory(rng, bad)
     for tag in range(_SEGMENTS):
         header = rng.randbytes(rng.choice((14, 18)))
         runs = [
-            (rng.randrange(_SIZE - 3000), rng.choice((0, 1, 64, rng.randrange(3000))))
+            (rng.randrange(SIZE - 3000), rng.choice((0, 1, 64, rng.randrange(3000))))
             for _ in range(rng.choice((1, 1, 2, 3)))
         ]
         segments.append({"header": int.from_bytes(header, "little"), "lead": len(header),
@@ -90,18 +90,18 @@ async def _run(dut: Any, pause: float, faults: int) -> None:
     dut.rst.value = 1
     for name in ("segments", "pieces"):
         getattr(dut, f"{name}_valid").value = 0
-    dut.o_ready.value = dut.heads_ready.value = dut.fence.value = dut.pieces_refused.value = 0
+    dut.o_ready.value = dut.heads_ready.value = dut.pieces_refused.value = 0
     slave = AxiSlaveRead(AxiReadBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=memory)
-    slave.ar_channel.set_pause_generator(_pauses(rng, pause))
-    slave.r_channel.set_pause_generator(_pauses(rng, pause))
+    slave.ar_channel.set_pause_generator(pauses(rng, pause))
+    slave.r_channel.set_pause_generator(pauses(rng, pause))
     for _ in range(4):
         await RisingEdge(dut.clk)
     dut.rst.value = 0
     packets: list[bytes] = []
     heads: list[tuple[int, bool]] = []
     cocotb.start_soon(_take(dut, octets, packets, heads))
-    cocotb.start_soon(_send(dut, "segments", segments))
-    await _send(dut, "pieces", pieces)
+    cocotb.start_soon(send(dut, "segments", segments))
+    await send(dut, "pieces", pieces)
     for _ in range(200_000):
         await RisingEdge(dut.clk)
         if len(heads) == _SEGMENTS and len(packets) == sum(not failed for _, failed in heads):

@@ -6,11 +6,9 @@ import random
 from typing import Any
 
 import cocotb
-from cocotb.clock import Clock
 from cocotb.triggers import RisingEdge
-from cocotbext.axi import AxiReadBus, AxiSlaveRead
 
-from .read_dma_tests import SIZE, Memory, pauses, send
+from .read_dma_tests import SIZE, Memory, send, start
 
 #: How many tests the module has.
 COUNT = 2
@@ -64,15 +62,8 @@ async def _run(dut: Any, pause: float, faults: int) -> None:
                 failing.append(window["stream"])
             entry = memory.octets[address : address + _ENTRY]
             expected.append((len(failing), bytes(_ENTRY) if failed else entry))
-    Clock(dut.clk, 10, "ns").start()
-    dut.rst.value = 1
     dut.windows_valid.value = dut.o_ready.value = dut.fail_ready.value = 0
-    slave = AxiSlaveRead(AxiReadBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=memory)
-    slave.ar_channel.set_pause_generator(pauses(rng, pause))
-    slave.r_channel.set_pause_generator(pauses(rng, pause))
-    for _ in range(4):
-        await RisingEdge(dut.clk)
-    dut.rst.value = 0
+    await start(dut, memory, rng, pause)
     taken: list[tuple[int, bytes]] = []
     fails: list[int] = []
     cocotb.start_soon(_fails(dut, fails))

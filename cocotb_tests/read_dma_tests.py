@@ -49,6 +49,18 @@ async def send(dut: Any, name: str, items: list[dict[str, int]]) -> None:
     valid.value = 0
 
 
+async def start(dut: Any, memory: Memory, rng: random.Random, pause: float) -> None:
+    """Starts the clock and the memory, which pauses in a share of the cycles; ends the reset."""
+    Clock(dut.clk, 10, "ns").start()
+    dut.rst.value = 1
+    slave = AxiSlaveRead(AxiReadBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=memory)
+    slave.ar_channel.set_pause_generator(pauses(rng, pause))
+    slave.r_channel.set_pause_generator(pauses(rng, pause))
+    for _ in range(4):
+        await RisingEdge(dut.clk)
+    dut.rst.value = 0
+
+
 async def _take(dut: Any, octets: int, packets: list[bytes], heads: list[tuple[int, bool]]) -> None:
     """Collects packets and heads; the output is not always taken."""
     rng, packet = random.Random(2), b""
@@ -86,17 +98,10 @@ async def _run(dut: Any, pause: float, faults: int) -> None:
         touched = {at for each in beats for at in each}
         data = b"".join(memory.octets[address : address + length] for address, length in runs)
         expected.append(None if touched & bad else header + data)
-    Clock(dut.clk, 10, "ns").start()
-    dut.rst.value = 1
     for name in ("segments", "pieces"):
         getattr(dut, f"{name}_valid").value = 0
     dut.o_ready.value = dut.heads_ready.value = dut.pieces_refused.value = 0
-    slave = AxiSlaveRead(AxiReadBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst, target=memory)
-    slave.ar_channel.set_pause_generator(pauses(rng, pause))
-    slave.r_channel.set_pause_generator(pauses(rng, pause))
-    for _ in range(4):
-        await RisingEdge(dut.clk)
-    dut.rst.value = 0
+    await start(dut, memory, rng, pause)
     packets: list[bytes] = []
     heads: list[tuple[int, bool]] = []
     cocotb.start_soon(_take(dut, octets, packets, heads))

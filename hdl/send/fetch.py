@@ -89,7 +89,7 @@ class Fetch(wiring.Component):
     fail : Out(stream.Signature(range(streams)))
         An entry of the stream could not be read. Once for each window at most.
     busy : Out(1)
-        Entries are being read, or have not left.
+        Entries are being read.
     """
 
     def __init__(self, width, streams):

@@ -413,16 +413,19 @@ def test_a_flood_of_one_stream_leaves_another_one_its_share(
             device.post(2, write(piece(0x5001, 1986, OTHER)))
         outcome = device.run()
         assert b"".join(payloads(outcome, 2)) == 160 * device.octets(2, 0x5001, 1986)
-        # Cycles for each FPDU, over whole turns. A flood that sends nothing has none that show.
         mine = [at for at, fpdu in enumerate(outcome.fpdus) if fpdu.stream == 2]
+        last = [outcome.fpdus[at].last for at in mine]
+        cycles.append(last[150] - last[50])
         turns = [n for n, (at, then) in enumerate(pairwise(mine), 1) if then > at + 1]
-        whole = len(turns) > 2
-        first, last = (turns[1], turns[-1]) if whole else (50, 150)
-        begin, end = (outcome.fpdus[mine[n]].last for n in (first, last))
-        cycles.append((end - begin) / (last - first))
-    # Half of the cycles would be a ratio of 2. Where a window begins and ends in its turn makes a
-    # tenth of difference.
-    assert cycles[1] <= (2.05 if whole else 2.18) * cycles[0], cycles
+    # Half of the cycles would be a ratio of 2. These 100 FPDUs begin anywhere in a turn, which makes
+    # a tenth of difference. With scarce credit it would be 2.20 at 512 bits if a segment that is
+    # compared with its credit cost no more than another one.
+    if limit is not None or len(turns) < 3:
+        assert cycles[1] <= 2.18 * cycles[0], cycles
+    # Over whole turns it is less. A flood that sends nothing has none that show.
+    if len(turns) > 2:
+        each = (last[turns[-1]] - last[turns[1]]) / (turns[-1] - turns[1])
+        assert each <= 2.05 * cycles[0] / 100, (each, cycles)
 
 
 @pytest.mark.parametrize("entries", [1, 2, 4, 7])

@@ -417,9 +417,9 @@ def test_a_flood_of_one_stream_leaves_another_one_its_share(
         last = [outcome.fpdus[at].last for at in mine]
         cycles.append(last[150] - last[50])
         turns = [n for n, (at, then) in enumerate(pairwise(mine), 1) if then > at + 1]
-    # Half of the cycles would be a ratio of 2. These 100 FPDUs begin anywhere in a turn, which makes
-    # a tenth of difference. With scarce credit it would be 2.20 at 512 bits if a segment that is
-    # compared with its credit cost no more than another one.
+    # Half of the cycles would be a ratio of 2. These 100 FPDUs begin anywhere in a turn, which
+    # makes a tenth of difference. With scarce credit it would be 2.20 at 512 bits if a segment that
+    # is compared with its credit cost no more than another one.
     if limit is not None or len(turns) < 3:
         assert cycles[1] <= 2.18 * cycles[0], cycles
     # Over whole turns it is less. A flood that sends nothing has none that show.

@@ -44,21 +44,29 @@ def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> 
     assert not [name for name in shown if name.startswith("rnic.walker.scan.")]
     surfer = (out / "waves.sucl").read_text()
     assert f"cursor_set {marker}\n" in surfer and "variable_add rnic.m_axi_wdata\n" in surfer
-    check_for_surfer(surfer, names, set(scopes))
+    check_for_surfer(surfer, names, set(scopes), last - first)
 
 
-def check_for_surfer(commands: str, names: set[str], scopes: set[str]) -> None:
-    """Checks a command file against Surfer's documentation of commands.
+def check_for_surfer(commands: str, names: set[str], scopes: set[str], length: int) -> None:
+    """Checks a command file against Surfer's documentation of commands and its source.
 
     Its page ``docs/commands/README.md`` has these commands and arguments. ``load_file``: "it works
     to load a waveform file from a command file". ``variable_add``: "using the full path, including
     scopes"; Surfer's own ``VariableRef::from_hierarchy_string`` takes all words before the last
     dot as scopes. ``cursor_set``: "a plain integer (raw timescale ticks)". A command is a line, and
-    an argument one word.
+    an argument one word; ``parse_batch_commands`` splits lines at ``;`` and ends them at ``#``.
+
+    ``Viewport`` begins with the whole waveform. ``zoom_in`` halves the view around its middle, and
+    setting the cursor centres the view at the cursor if it was outside.
     """
-    load, *added, cursor, go_to = [line.split(" ") for line in commands.splitlines()]
+    assert not set("#;") & set(commands)
+    load, *others, cursor, go_to = [line.split(" ") for line in commands.splitlines()]
     assert load == ["load_file", "waves.fst"] and go_to == ["goto_cursor"]
     assert cursor[0] == "cursor_set" and cursor[1].isdecimal() and len(cursor) == 2
+    added = [command for command in others if command != ["zoom_in"]]
+    assert added == others[: len(added)]
+    width = length / 2 ** (len(others) - len(added))
+    assert 100 * CYCLE < width <= 200 * CYCLE
     plain = {name.partition("[")[0] for name in names}
     assert added
     for command, name in added:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pylibfst
 
-from ..engines.waves import Waves, edge
+from ..engines.waves import CYCLE, Waves, edge
 
 __all__ = ["write"]
 
@@ -28,7 +27,7 @@ def write(waves: Waves, cycle: int) -> list[Path]:
 
     The marker is at the clock edge that ends ``cycle``.
     """
-    signals = [*_signals(waves)]
+    signals, length = _contents(waves)
     time = edge(cycle)
     gtkwave = waves.path.with_suffix(".gtkw")
     start = edge(max(cycle - _BEFORE, 0))
@@ -41,25 +40,35 @@ def write(waves: Waves, cycle: int) -> list[Path]:
     surfer = waves.path.with_suffix(".sucl")
     commands = [f"load_file {waves.path.name}"]
     commands += [f"variable_add {name.split('[')[0]}" for name in signals]
+    # The view has the whole waveform at first, and each zoom halves it around its middle. Setting
+    # the cursor then moves the view there.
+    while length > CYCLE * (_BEFORE + _AFTER):
+        commands.append("zoom_in")
+        length //= 2
     commands += [f"cursor_set {time}", "goto_cursor"]
     surfer.write_text("\n".join(commands) + "\n", encoding="utf-8")
     return [gtkwave, surfer]
 
 
-def _signals(waves: Waves) -> Iterator[str]:
-    """Yields the names of the signals to show: ports, then the streams of each part that the
-    waveform was asked for.
+def _contents(waves: Waves) -> tuple[list[str], int]:
+    """Returns the names of the signals to show, and the time from the waveform's first change to
+    its last. The signals are ports, then the streams of each part that the waveform was asked for.
     """
-    reader = pylibfst.lib.fstReaderOpen(str(waves.path).encode())
+    fst = pylibfst.lib
+    reader = fst.fstReaderOpen(str(waves.path).encode())
     try:
         _, found = pylibfst.get_scopes_signals2(reader)
         names = [name.replace(" ", "") for name in found.by_name]
+        length = fst.fstReaderGetEndTime(reader) - fst.fstReaderGetStartTime(reader)
     finally:
-        pylibfst.lib.fstReaderClose(reader)
+        fst.fstReaderClose(reader)
     scopes = [("rnic", each) for each in _PORTS]
     scopes += [(f"rnic.{part}", r"\w+__(valid|ready|payload)\b") for part in waves.parts]
-    for scope, pattern in scopes:
-        for name in names:
-            # Of a part inside, the rest begins with a name and a dot; of a field it ends so.
-            if name.startswith(f"{scope}.") and re.match(pattern, name[len(scope) + 1 :]):
-                yield name
+    # Of a part inside, the rest of the name begins with a name and a dot; of a field it ends so.
+    signals = [
+        name
+        for scope, pattern in scopes
+        for name in names
+        if name.startswith(f"{scope}.") and re.match(pattern, name[len(scope) + 1 :])
+    ]
+    return signals, length

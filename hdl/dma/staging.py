@@ -294,19 +294,24 @@ class Staging(wiring.Component):
         shape = self.shape
         # A segment waits together with the counts of its slot before its own answers.
         counts = data.StructLayout({"bursts": 8, "failed": 8})
-        m.submodules.waiting = waiting = Store(self.held_shape, depth=shape.segments)
+        m.submodules.waiting = waiting = BlockRam(self.held_shape, shape.segments)
         m.submodules.counted = counted = Store(counts, depth=shape.segments)
         m.submodules.ends = ends = Store(Ended(shape), depth=shape.segments)
         # The segment that leaves next: its slot, and the counts with which it is whole.
         m.submodules.first = first = Stage(data.StructLayout({
             "slot": shape.slot_bits, "counts": counts, "refused": 1}))
-        wiring.connect(m, wiring.flipped(self.held), waiting.i)
         wiring.connect(m, wiring.flipped(self.ended), ends.i)
         answer, ended, before = self.answered.payload, first.o, counted.o.payload
         mine, at_first, now = self._counts(
             m, counts, answer.slot, self.held.payload.slot, ended.payload.slot)
         whole, failed, joins = Signal(), Signal(), Signal()
         m.d.comb += [
+            waiting.write.valid.eq(self.held.valid),
+            waiting.write.payload.address.eq(self.held.payload.slot),
+            waiting.write.payload.data.eq(self.held.payload),
+            # A segment is read while it moves to ``first``, and known one cycle after that.
+            waiting.address[0].eq(ends.o.payload.slot),
+            waiting.moves.eq(first.i.ready),
             self._write.en.eq(self.answered.valid),
             self._write.data.bursts.eq(mine.bursts + 1),
             self._write.data.failed.eq(mine.failed + answer.failed),
@@ -323,7 +328,7 @@ class Staging(wiring.Component):
             whole.eq(ended.valid & (now.bursts == ended.payload.counts.bursts)),
             failed.eq(now.failed != ended.payload.counts.failed),
         ]
-        self._leave(m, waiting.o, ended, whole, failed)
+        self._leave(m, waiting.data[0], ended, whole, failed)
         return m
 
     def _counts(self, m, shape, written, *read):
@@ -362,10 +367,9 @@ class Staging(wiring.Component):
         ]
         m.d.comb += [
             goes.eq(known & queue.i.ready),
-            held.ready.eq(goes),
             ended.ready.eq(goes),
             queue.i.valid.eq(known),
-            queue.i.payload.held.eq(held.payload),
+            queue.i.payload.held.eq(held),
             queue.i.payload.failed.eq(known_failed),
             queue.i.payload.refused.eq(ended.payload.refused),
             queue.i.payload.bad.eq(known_failed | ended.payload.refused),

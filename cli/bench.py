@@ -204,7 +204,7 @@ def _print_parts(console: Console, rows: numbers.Rows) -> None:
 def _print_sending(console: Console, rows: Iterable[dict[str, Any]]) -> None:
     lines = [
         [
-            *map(str, (row["width"], row["payload"])),
+            *map(str, (row["width"], row["llp"].upper(), row["payload"])),
             "inline" if row["offset"] is None else f"lane {row['offset']}",
             *map(str, (row["streams"], row["memory"])),
             f"{row['cycles']:g}" + (f" ({row['limit']:g})" if row["kind"] == "rate" else ""),
@@ -213,7 +213,7 @@ def _print_sending(console: Console, rows: Iterable[dict[str, Any]]) -> None:
         for row in rows
     ]
     if lines:
-        headings = "width", "payload", "lies", "streams", "memory", "cycles", ""
+        headings = "width", "over", "payload", "lies", "streams", "memory", "cycles", ""
         print_table(console, "Sending, memory's latency in cycles", headings, lines)
 
 

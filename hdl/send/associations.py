@@ -113,8 +113,9 @@ class AssociationCredit(wiring.Component):
         A turn begins.
     look : Out(range(associations)), front : In(Front(streams))
         Look-up in :class:`AssociationQueues`, answered after 2 cycles.
-    there : Out(1)
-        The credit of the turn is known, until the next one begins.
+    there, plenty : Out(1)
+        The credit of the turn is known, until the next one begins; and it is enough for all chunks
+        that a turn can have.
     needs : In(17), fits : Out(1)
         The association has credit for a chunk with these octets, and the stream may take it.
     cuts : In(1), octets : In(17), bad : In(1)
@@ -132,7 +133,7 @@ class AssociationCredit(wiring.Component):
             "refunds": In(stream.Signature(Refund(associations), always_ready=True)),
             "begins": In(1), "stream": In(range(streams)), "association": In(range(associations)),
             "look": Out(range(associations)), "front": In(Front(streams)),
-            "there": Out(1),
+            "there": Out(1), "plenty": Out(1),
             "needs": In(OCTETS), "fits": Out(1),
             "cuts": In(1), "octets": In(OCTETS), "bad": In(1),
         })
@@ -191,12 +192,14 @@ class AssociationCredit(wiring.Component):
                 position.tsn.eq(position.tsn + 1),
                 position.octets.eq(position.octets + self.octets)]
         # 5: more than a turn can take is as good as all of it.
+        many, much = left.tsn[SEGMENTS:31].any(), left.octets[OCTETS:31].any()
         with m.If(~self.there):
             m.d.sync += [
-                tsns.eq(Mux(left.tsn[31], 0, left.tsn[:SEGMENTS]
-                            | left.tsn[SEGMENTS:31].any().replicate(SEGMENTS))),
-                octets.eq(Mux(left.octets[31], 0, Mux(
-                    left.octets[OCTETS:31].any(), 1 << OCTETS, left.octets[:OCTETS]))),
+                tsns.eq(Mux(
+                    left.tsn[31], 0, left.tsn[:SEGMENTS] | many.replicate(SEGMENTS))),
+                octets.eq(Mux(
+                    left.octets[31], 0, Mux(much, 1 << OCTETS, left.octets[:OCTETS]))),
+                self.plenty.eq(may & many & much & ~left.tsn[31] & ~left.octets[31]),
             ]
         with m.Elif(self.cuts & ~self.bad):
             m.d.sync += [tsns.eq(tsns - 1), octets.eq(octets - self.octets)]

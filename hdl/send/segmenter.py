@@ -30,6 +30,7 @@ from ..spec.send import ENTRY, Waits
 from .alternation import goes_on
 from .associations import (
     OCTETS,
+    SEGMENTS,
     AssociationCredit,
     AssociationLimit,
     AssociationStart,
@@ -282,9 +283,9 @@ class Cutter(wiring.Component):
     the segment is refused.
 
     Latency: 4 cycles. Throughput: one segment in 2 cycles, without a bubble between messages; in 3
-    cycles if its stream has a limit and less than 128 KiB of credit left, or sends over SCTP. A
-    turn over SCTP takes 6 cycles more if the stream has a limit. Reset: no message; MULPDUs and
-    MSNs stay. Errors: none.
+    cycles if its stream has a limit and less than 128 KiB of credit left, or over SCTP less credit
+    for chunks, or its association less for any, than a turn can take. A turn over SCTP takes 6
+    cycles more if the stream has a limit. Reset: no message; MULPDUs and MSNs stay. Errors: none.
 
     Parameters
     ----------
@@ -363,9 +364,11 @@ class Cutter(wiring.Component):
         mulpdu = Mux(again, length_again, most)
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
+        shared = Signal()  # the association's credit may not suffice for all of the turn
         accounts, has_credit, scarce, scant, marked, failed, sctp = self._credit(
-            m, first, tests, mulpdu, now, sends, ends, bad)
-        holds, short = self._share(m, first, tests, accounts, mulpdu, now, sends, ends, bad)
+            m, first, tests, mulpdu, now, sends, ends, bad, shared)
+        holds, short = self._share(
+            m, first, tests, accounts, mulpdu, now, sends, ends, bad, shared)
         lacks = self._reads(m, first, now, takes, sends, bad, leaves)
         why, fits = self._why(m, has_credit, short, lacks)
         may = self._turn(
@@ -478,8 +481,9 @@ class Cutter(wiring.Component):
             lacks, Waits.READS, Waits.NOTHING))))
         return why, has_credit & ~short & ~lacks
 
-    def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad):
-        """Adds the accounts of credit.
+    def _credit(self, m, first, tests, mulpdu, now, sends, ends, bad, shared):
+        """Adds the accounts of credit. ``shared``: the segment is compared with the association's
+        credit.
 
         Returns them; whether the segment to be cut has credit or needs none; whether the segment
         that is weighed, and the one to be cut, are compared with it; whether the stream has
@@ -501,9 +505,9 @@ class Cutter(wiring.Component):
         needs, fits, scarce, scant = Signal(15), Signal(), Signal(), Signal()
         m.d.comb += needs.eq(
             Mux(ends, final.plain + final.marked, whole.plain + whole.marked))
-        m.d.comb += scarce.eq(Mux(
+        m.d.comb += scarce.eq(shared | Mux(
             first, accounts.limited & ~accounts.plenty,
-            limited & (~left[PLENTY:].any() | (sctp & self.sctp))))
+            limited & ~Mux(sctp, left[SEGMENTS:], left[PLENTY:]).any()))
         m.d.comb += accounts.begins.eq(first)
         with m.If(first):
             m.d.sync += [
@@ -525,8 +529,9 @@ class Cutter(wiring.Component):
         return (accounts, fits, scarce, scant, markers,
                 Mux(first, accounts.failed, failed), chunks)
 
-    def _share(self, m, first, tests, accounts, mulpdu, now, sends, ends, bad):
-        """Adds the credit of associations.
+    def _share(self, m, first, tests, accounts, mulpdu, now, sends, ends, bad, scarce):
+        """Adds the credit of associations, and sets ``scarce`` if it may not suffice for all of the
+        turn.
 
         Returns whether it is not known yet for the turn, and whether the segment to be cut lacks
         it.
@@ -556,7 +561,8 @@ class Cutter(wiring.Component):
             shared.bad.eq(delayed(m, 1, bad, "given_up")),
             shared.octets.eq(segment.lead + segment.length + SSN),
         ]
-        return Mux(first, begins, shares & ~shared.there), shares & ~shared.fits
+        m.d.comb += scarce.eq(~first & shares & ~shared.plenty)
+        return Mux(first, begins, shares & ~shared.there), scarce & ~shared.fits
 
     def _reads(self, m, first, now, takes, sends, bad, leaves):
         """Adds the slots of Reads; returns whether the message to be cut needs one that is not

@@ -177,19 +177,20 @@ def _sender(config: RnicConfig) -> RnicConfig:
 
 
 def _sending(engine: Engine, config: RnicConfig) -> Rows:
-    """Measures messages back to back, the latency of a single one, and that of a response."""
-    config, rows = _sender(config), []
+    """Measures messages back to back, the latency of a single one, and that of a response where the
+    device has a responder.
+    """
+    rows: Rows = []
     for payload, offset, streams, latency in _SENT:
         load = SendLoad(config, payload, offset, streams=streams, latency=latency)
         count = max(_CYCLES // int(load.limit), 8 * streams)
         rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
     load = SendLoad(config, 64, streams=1)
-    answer = ResponseLoad(config, 64)
-    return [
-        *rows,
-        {"kind": "latency"} | load.row(load.delay(engine)),
-        {"kind": "response"} | answer.row(answer.delay(engine)),
-    ]
+    rows.append({"kind": "latency"} | load.row(load.delay(engine)))
+    if config.responder:
+        answer = ResponseLoad(config, 64)
+        rows.append({"kind": "response"} | answer.row(answer.delay(engine)))
+    return rows
 
 
 def _latency(engine: Engine, config: RnicConfig) -> Rows:
@@ -217,10 +218,13 @@ def _simulations(
         yield _Step("latency", f"latency {bits}", partial(_latency, engine, config))
         yield _Step("simulation", f"simulation {bits}", partial(_simulation, engine, config))
         if send:
-            yield _Step("sending", f"sending {bits}", partial(_sending, engine, config))
+            yield _Step("sending", f"sending {bits}", partial(_sending, engine, _sender(config)))
         if sctp:
             measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
             yield _Step("cycles", f"cycles over SCTP {bits}", measure)
+        if sctp and send:
+            over = replace(config, transmit=True, mpa=False, sctp=True)
+            yield _Step("sending", f"sending over SCTP {bits}", partial(_sending, engine, over))
 
 
 def _builds(

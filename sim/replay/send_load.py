@@ -14,6 +14,7 @@ from ...hdl.spec.stag import Access
 from ..engines.engine import (
     Drain,
     Engine,
+    Fpdu,
     Operation,
     Outcome,
     Packet,
@@ -25,6 +26,7 @@ from ..engines.engine import (
 from ..model.header import UntaggedHeader
 from ..model.mpa import MpaSender
 from ..model.rdmap import Opcode, QueueNumber, ReadRequest, rsvdulp
+from .paths import example_path
 
 __all__ = ["ResponseLoad", "SendLoad"]
 
@@ -35,11 +37,17 @@ _IRD, _SLOTS = 8, 3
 _RING, _MULPDU = 10, 8000
 #: Octets of the LLP stream that may leave.
 _CREDIT = 1 << 30
+#: IPv4 without UDP and VLAN.
+_PATH = example_path(0)
 
 
 @dataclass(frozen=True)
 class SendLoad:
-    """Messages of ``payload`` octets on some streams.
+    """Messages of ``payload`` octets on some streams: over MPA, or over SCTP if ``config`` has no
+    MPA.
+
+    Over SCTP all streams have one association, without UDP: each segment is a packet with one
+    chunk.
 
     Parameters
     ----------
@@ -67,7 +75,9 @@ class SendLoad:
 
     @property
     def limit(self) -> float:
-        """The least cycles of a message: those of its FPDUs on the port, or of the bus, or 2."""
+        """The least cycles of a message: those of its FPDUs or frames on the port, or of the bus,
+        or 2.
+        """
         octets, entries = self.config.octets, len(self.message.encode()) // ENTRY
         start = self.offset or 0
         read = 0 if self.offset is None else -(-(start + self.payload) // octets)
@@ -75,10 +85,14 @@ class SendLoad:
 
     @property
     def _beats(self) -> int:
-        """Beats of the message's FPDUs."""
+        """Beats of the message's FPDUs or frames."""
         most = _MULPDU - 18
         segments = [most] * (self.payload // most) + [self.payload % most]
-        return sum(-(-(-(-(each + 20) // 4) * 4 + 4) // self.config.octets) for each in segments)
+        # The octets around a segment with its header: an FPDU's length and CRC, or the headers of
+        # a frame, of its packet and of its chunk, with the DDP-SSN.
+        before, after = (2, 4) if self.config.mpa else (len(_PATH.headers) + 12 + 16 + 2, 0)
+        octets = (-(-(before + 18 + each) // 4) * 4 + after for each in segments)
+        return sum(-(-each // self.config.octets) for each in octets)
 
     def run(self, engine: Engine, messages: int, *, together: bool = True) -> Outcome:
         """Sends messages, distributed over the streams; or, not ``together``, one after the
@@ -88,12 +102,20 @@ class SendLoad:
         memory = np.zeros(_REGION + self.streams * size, np.uint8)
         region = {"to": _TO, "length": _REGION, "address": 0, "pd": 1}
         operations: list[Operation] = []
+        if not self.config.mpa:
+            for steps in (
+                commands.set_path(0, _PATH, tsn=0, first=0, count=self.streams),
+                commands.set_path_limit(0, _CREDIT, _CREDIT),
+            ):
+                operations += operations_of(steps)
         for stream in range(self.streams):
             for steps in (
                 commands.set_stream(stream, pd=1),
                 commands.set_mulpdu(stream, _MULPDU),
                 commands.set_limit(stream, _CREDIT),
-                commands.set_sending(stream, sequence=0, crc=True, limited=True),
+                commands.set_sending(stream, sequence=0, crc=True, limited=True)
+                if self.config.mpa
+                else commands.set_sending_sctp(stream, association=0, sid=stream, limited=True),
                 commands.set_sent_msn(stream, 0, 1),
                 commands.set_send_ring(stream, _REGION + stream * size, _RING),
             ):
@@ -117,24 +139,29 @@ class SendLoad:
         """Returns the cycles per message, once the pipeline is full and the streams' turns are as
         long as they become.
         """
-        fpdus = self.run(engine, messages).fpdus
-        begin, end = len(fpdus) // 2, 3 * len(fpdus) // 4
+        left = self._left(self.run(engine, messages))
+        begin, end = len(left) // 2, 3 * len(left) // 4
         segments = self.payload // (_MULPDU - 18) + 1
-        return (fpdus[end].last - fpdus[begin].last) / (end - begin) * segments
+        return (left[end].last - left[begin].last) / (end - begin) * segments
 
     def delay(self, engine: Engine) -> int:
-        """Returns the cycles from a doorbell's write on the bus to the FPDU's first beat."""
+        """Returns the cycles from a doorbell's write on the bus to the first beat of the FPDU or
+        frame.
+        """
         outcome = self.run(engine, 8 * self.streams, together=False)
-        polled = outcome.polled[-len(outcome.fpdus) :]
-        pairs = zip(polled.tolist(), outcome.fpdus, strict=True)
-        return max(fpdu.first - cycle for cycle, fpdu in pairs)
+        left = self._left(outcome)
+        pairs = zip(outcome.polled[-len(left) :].tolist(), left, strict=True)
+        return max(each.first - cycle for cycle, each in pairs)
+
+    def _left(self, outcome: Outcome) -> list[Fpdu]:
+        return outcome.fpdus if self.config.mpa else outcome.frames
 
     def row(self, cycles: float) -> dict[str, Any]:
         """Returns the row of a table."""
         return {
-            "width": self.config.width, "payload": self.payload, "offset": self.offset,
-            "streams": self.streams, "memory": self.latency, "limit": round(self.limit, 3),
-            "cycles": round(cycles, 3),
+            "width": self.config.width, "llp": "mpa" if self.config.mpa else "sctp",
+            "payload": self.payload, "offset": self.offset, "streams": self.streams,
+            "memory": self.latency, "limit": round(self.limit, 3), "cycles": round(cycles, 3),
         }  # fmt: skip
 
 
@@ -196,6 +223,6 @@ class ResponseLoad:
     def row(self, cycles: int) -> dict[str, Any]:
         """Returns the row of a table."""
         return {
-            "width": self.config.width, "payload": self.payload, "offset": 0, "streams": 1,
-            "memory": self.latency, "cycles": cycles,
+            "width": self.config.width, "llp": "mpa", "payload": self.payload, "offset": 0,
+            "streams": 1, "memory": self.latency, "cycles": cycles,
         }  # fmt: skip

@@ -324,6 +324,12 @@ class Window:
         assert not ctx.get(dut.there)
         await ctx.tick().repeat(dut.DELAY - 1)
         assert ctx.get(dut.there)
+        tsn, octets = self.limits[number]
+        plenty = (front in (None, stream)
+                  and tsn - self.next[number] >= 1 << associations.SEGMENTS
+                  and octets - self.octets[number] >= 1 << associations.OCTETS)  # fmt: skip
+        assert ctx.get(dut.plenty) == plenty
+        self.found.add(("plenty", plenty))
         spent = 0
         for _ in range(rng.randrange(4)):
             tsn, octets = self.limits[number]
@@ -391,7 +397,8 @@ class Window:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_chunk_has_credit_if_it_fits_in_both_limits(seed):
-    assert len(Window(seed).play().found) >= 4
+    found = Window(seed).play().found
+    assert len(found) >= 6 and {("plenty", True), ("plenty", False)} <= found
 
 
 @pytest.mark.parametrize(
@@ -402,7 +409,11 @@ def test_a_chunk_has_credit_if_it_fits_in_both_limits(seed):
         "any stream of the queue": ("may.eq(~self.front.some | ", "may.eq(1 | "),
         "no refund of octets": ("ahead.octets + back.octets", "ahead.octets"),
         "no refund of a TSN": ("ahead.tsn + back.tsn", "ahead.tsn"),
-        "a limit that was passed": ("octets.eq(Mux(left.octets[31], 0, ", "octets.eq(Mux(0, 0, "),
+        "a limit that was passed": ("left.octets[31], 0, Mux(", "0, 0, Mux("),
+        "plenty without TSNs": ("may & many &", "may &"),
+        "plenty without octets": ("may & many & much &", "may & many &"),
+        "plenty beyond a limit": (" & ~left.octets[31]),", "),"),
+        "plenty for any stream": ("self.plenty.eq(may & ", "self.plenty.eq("),
         "the position of another association": ("Mux(saves, saved,", "Mux(saves, number,"),
         "segments of the turn": ("tsns.eq(tsns - 1), ", ""),
     }.values(),

@@ -532,7 +532,7 @@ class ReadDma(wiring.Component):
     fence : In(1), fencing : Out(1)
     """
 
-    LATENCY = 12
+    LATENCY = 10
 
     def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
         self.shape = Shape(width, reads=reads, octets=octets, segments=segments, inline=inline)

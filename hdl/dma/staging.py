@@ -132,7 +132,7 @@ class BeatPlacer(wiring.Component):
     answered : Out(stream.Signature(Answered, always_ready=True))
     """
 
-    LATENCY, ANSWERED = 7, 4
+    LATENCY, ANSWERED = 6, 3
 
     def __init__(self, shape, beat):
         self.shape = shape
@@ -149,22 +149,26 @@ class BeatPlacer(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         shape, latency, answered = self.shape, self.LATENCY, self.ANSWERED
-        m.submodules.bursts = bursts = BlockRam(Burst(shape), shape.reads)
+        m.submodules.bursts = bursts = memory.Memory(
+            shape=Burst(shape), depth=shape.reads, init=[], attrs={"ram_style": "distributed"})
+        write, read = bursts.write_port(), bursts.read_port(domain="comb")
         m.d.comb += [
-            bursts.write.valid.eq(self.burst.valid),
-            bursts.write.payload.address.eq(self.burst.payload.id),
-            bursts.write.payload.data.eq(self.burst.payload.burst),
-            bursts.address[0].eq(self.r.payload.id),
+            write.en.eq(self.burst.valid),
+            write.addr.eq(self.burst.payload.id),
+            write.data.eq(self.burst.payload.burst),
+            read.addr.eq(self.r.payload.id),
         ]
 
         # Stage n's registers are named with n. 1: how many beats of its burst came before.
         valid = Signal(latency)
+        burst1 = Signal(Burst(shape), reset_less=True)
         beat1 = Signal(self.r.payload.shape(), reset_less=True)
         before, failed1 = self._progress(m, valid[0], beat1)
         first2, last2, failed2 = Signal(), Signal(), Signal()
         beats2 = Signal(8, reset_less=True)
         m.d.sync += [
             valid.eq(Cat(self.r.valid, valid)),
+            burst1.eq(read.data),
             beat1.eq(self.r.payload),
             first2.eq(before == 0),
             beats2.eq(before),
@@ -177,54 +181,55 @@ class BeatPlacer(wiring.Component):
         ]
 
         # 3: the beat's row.
-        burst, write = bursts.data[0], self.write.payload
-        row3 = Signal(shape.row_bits, reset_less=True)
-        m.d.sync += row3.eq(burst.row + beats2)
+        row3, answer = Signal(shape.row_bits, reset_less=True), self.answered.payload
+        m.d.sync += row3.eq(delayed(m, 1, burst1.row, "row2") + beats2)
         m.d.comb += [
             self.write.valid.eq(valid[latency - 2]),
-            write.row.eq(delayed(m, latency - 4, row3, "row")),
+            self.write.payload.row.eq(delayed(m, latency - 4, row3, "row")),
             self.answered.valid.eq(valid[answered - 1] & delayed(m, answered - 2, last2, "last")),
-            self.answered.payload.slot.eq(delayed(m, answered - 2, burst.slot, "slot")),
-            self.answered.payload.epoch.eq(delayed(m, answered - 2, burst.epoch, "epoch")),
-            self.answered.payload.failed.eq(delayed(m, answered - 2, failed2, "failed")),
+            answer.slot.eq(delayed(m, answered - 1, burst1.slot, "slot")),
+            answer.epoch.eq(delayed(m, answered - 1, burst1.epoch, "epoch")),
+            answer.failed.eq(delayed(m, answered - 2, failed2, "failed")),
         ]
-        self._align(m, burst, beat1.data, first2, last2)
+        self._align(m, burst1, beat1.data, first2, last2)
         return m
 
     def _align(self, m, burst, beat, first, last):
         """Moves the octets of a ``beat`` of stage 1 to their lanes, and says which lanes have one.
 
-        ``burst``, and whether the beat is its first and its last one, are those of stage 2.
+        ``burst`` is that of stage 1; whether the beat is its first and its last one, of stage 2.
         """
         shape, octets, write = self.shape, self.shape.octets, self.write.payload
         m.submodules.rotate = rotate = Rotate(octets)
-        # 3: where the beat's octets begin and end, in lanes of two rows.
-        begin3 = Signal(shape.lane + 1, reset_less=True)
-        end3 = Signal(shape.lane + 1, reset_less=True)
-        rotate3 = Signal(shape.lane, reset_less=True)
+        # 2: where the octets of the burst begin in its first beat, and end in its last one, in
+        # lanes of two rows. A beat between them begins and ends at the lane ``rotate2``.
+        begin2 = Signal(shape.lane + 1, reset_less=True)
+        end2 = Signal(shape.lane + 1, reset_less=True)
+        rotate2 = Signal(shape.lane, reset_less=True)
         m.d.sync += [
-            begin3.eq(burst.rotate + Mux(first, burst.first_lane, 0)),
-            end3.eq(burst.rotate + Mux(last, burst.last_lane, octets - 1) + 1),
-            rotate3.eq(burst.rotate),
+            begin2.eq(burst.rotate + burst.first_lane),
+            end2.eq(burst.rotate + burst.last_lane + 1),
+            rotate2.eq(burst.rotate),
         ]
+        begin, end = Mux(first, begin2, rotate2), Mux(last, end2, Cat(rotate2, C(1, 1)))
 
-        # 5: which lanes wrapped around, and which lie before the octets, and before their end. A
+        # 4: which lanes wrapped around, and which lie before the octets, and before their end. A
         # place beyond the first row is before all lanes of it, or after them.
         wrapped, early, inner = (
             self._lanes(m, name, value) for name, value in (
-                ("wrapped", rotate3), ("early", begin3[:-1]), ("inner", end3[:-1])))
+                ("wrapped", rotate2), ("early", begin[:shape.lane]), ("inner", end[:shape.lane])))
         begins_above, ends_above = (
-            delayed(m, 2, value[-1], name).replicate(octets)
-            for value, name in ((begin3, "begins_above"), (end3, "ends_above")))
+            delayed(m, 2, value[shape.lane], name).replicate(octets)
+            for value, name in ((begin, "begins_above"), (end, "ends_above")))
         in_row = ~wrapped & ~early & ~begins_above & (inner | ends_above)
         in_next = wrapped & ~(early & begins_above) & inner & ends_above
         enable = Signal(octets, reset_less=True)
         m.d.sync += enable.eq(in_row | in_next)
 
-        # 6: all of it, beside the rotated octets. 7: they are in the ring.
+        # 5: all of it, beside the rotated octets. 6: they are in the ring.
         m.d.comb += [
             rotate.amount.eq(burst.rotate),
-            rotate.i.eq(delayed(m, 2, beat, "data")),
+            rotate.i.eq(delayed(m, 1, beat, "data")),
             write.data.eq(delayed(m, 3 - rotate.stages, rotate.o, "rotated")),
             write.above.eq(delayed(m, 1, wrapped, "above")),
             write.enable.eq(enable),
@@ -351,9 +356,9 @@ class Staging(wiring.Component):
         """Reads the rows of whole segments."""
         shape = self.shape
         octets = shape.octets
-        leaving = data.StructLayout({
-            "held": self.held_shape, "failed": 1, "refused": 1, "bad": 1})
-        m.submodules.leaving = queue = Skid(leaving)
+        m.submodules.leaving = queue = Skid(data.StructLayout({
+            "bad": 1, **{name: self.held_shape[name].shape for name in (
+                "row", "rows", "single", "header", "lead", "length")}}))
         m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE)
         m.submodules.beats = beats = Store(Beat(shape.width), depth=2 * QUEUE)
         m.submodules.credits = credits = Credits(2 * QUEUE)
@@ -365,34 +370,32 @@ class Staging(wiring.Component):
             known.eq(whole & ~goes),
             known_failed.eq(failed),
         ]
+        one = queue.o.payload
         m.d.comb += [
-            goes.eq(known & queue.i.ready),
+            goes.eq(known & queue.i.ready & heads.half),
             ended.ready.eq(goes),
-            queue.i.valid.eq(known),
-            queue.i.payload.held.eq(held),
-            queue.i.payload.failed.eq(known_failed),
-            queue.i.payload.refused.eq(ended.payload.refused),
+            heads.i.valid.eq(goes),
+            *(heads.i.payload[name].eq(held[name]) for name in ("tag", "lead", "length")),
+            heads.i.payload.failed.eq(known_failed),
+            heads.i.payload.refused.eq(ended.payload.refused),
+            queue.i.valid.eq(goes),
+            *(queue.i.payload[name].eq(held[name]) for name in one.shape().members
+              if name != "bad"),
             queue.i.payload.bad.eq(known_failed | ended.payload.refused),
         ]
 
         # A row is read in each cycle; its header is put in two cycles later.
-        segment, one = queue.o.payload, queue.o.payload.held
         index, first = Signal(shape.row_bits), Signal(init=1)
         # The rows from the next one on; the next row is the last one.
         rows, final = Signal(shape.row_bits + 1), Signal()
         left = Mux(first, one.rows, rows)
-        bad, last, step = segment.bad, Signal(), Signal()
+        last, step = Signal(), Signal()
         m.d.comb += [
-            last.eq(bad | Mux(first, one.single, final)),
-            step.eq(queue.o.valid & (~first | heads.half) & (credits.ok | bad)),
+            last.eq(one.bad | Mux(first, one.single, final)),
+            step.eq(queue.o.valid & (credits.ok | one.bad)),
             queue.o.ready.eq(step & last),
-            heads.i.valid.eq(step & first),
-            *(heads.i.payload[name].eq(one[name])
-              for name in ("tag", "lead", "length")),
-            heads.i.payload.failed.eq(segment.failed),
-            heads.i.payload.refused.eq(segment.refused),
             credits.open.eq(1),
-            credits.take.eq(step & ~bad),
+            credits.take.eq(step & ~one.bad),
             credits.give.eq(beats.o.valid & beats.o.ready),
         ]
         with m.If(step):
@@ -407,11 +410,10 @@ class Staging(wiring.Component):
             beat.last.eq(last),
             beat.count.eq(Mux(last & end.any(), end, octets)),
         ]
-        stored = delayed(m, 1, self._rows(m, one.row + index), "stored")
         m.d.sync += [
-            beats.i.valid.eq(delayed(m, 3, step & ~bad, "row")),
-            beats.i.payload.eq(delayed(m, 3, beat, "beat")),
-            beats.i.payload.data.eq(stored),
+            beats.i.valid.eq(delayed(m, 2, step & ~one.bad, "row")),
+            beats.i.payload.eq(delayed(m, 2, beat, "beat")),
+            beats.i.payload.data.eq(self._rows(m, one.row + index)),
         ]
         headers, masks = self._header(m, one, step, last)
         for k in range(octets):
@@ -419,7 +421,7 @@ class Staging(wiring.Component):
                 m.d.sync += beats.i.payload.data.word_select(k, 8).eq(headers.word_select(k, 8))
 
     def _header(self, m, segment, step, last):
-        """Returns the header's octets in the row of three cycles ago, and which lanes have one."""
+        """Returns the header's octets in the row of two cycles ago, and which lanes have one."""
         octets = self.shape.octets
         rows = -(-HEADER_OCTETS // octets)
         here = Signal(rows, init=1)  # one-hot: the row of the header, if it is one
@@ -431,7 +433,7 @@ class Staging(wiring.Component):
             at < segment.lead for at in range(rows * octets)), "lanes")
         mask = any_of(Mux(at, lanes.word_select(k, octets), 0)
                       for k, at in enumerate(delayed(m, 1, here, "here")))
-        return delayed(m, 3, header, "header"), delayed(m, 2, mask, "mask")
+        return delayed(m, 2, header, "header"), delayed(m, 1, mask, "mask")
 
     def _rows(self, m, row):
         """Adds the ring; returns the octets of ``row`` two cycles later."""

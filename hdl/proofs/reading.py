@@ -417,5 +417,5 @@ class Returned(Harness):
         due = self.past(ends, late)
         self.always(if_(due, answer == self.past(epoch, late, name="then")), "with its epoch")
         m.d.comb += Cover(due & answer, "it is answered")
-        row = self.inside.row("bursts.storage", number)
+        row = self.inside.row("bursts", number)
         self.lemma(if_(open_, row.epoch == epoch), "its epoch is kept")

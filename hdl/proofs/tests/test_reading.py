@@ -96,7 +96,7 @@ def test_a_cutter_that_is_idle_too_soon_is_caught(old, new):
     "old, new",
     ("~pieces.any() & ~bursts.any()", "~pieces.any()"),
     ("again.eq(wanted & ~starts)", "again.eq(0)"),
-    ("BeatPlacer.LATENCY + 1), name", "1), name"),
+    ("BeatPlacer.ANSWERED + 1), name", "1), name"),
     ("self.taken & mine", "self.taken & ~mine"),
     ids=["bursts", "second fence", "wraps", "epoch"],
 )
@@ -134,7 +134,7 @@ def test_an_id_that_two_bursts_have_is_caught(old, new):
 
 @bugs(
     "old, new",
-    ('answered - 2, burst.epoch, "epoch")', 'answered - 1, burst.epoch, "epoch")'),
+    ('answered - 1, burst1.epoch, "epoch")', 'answered - 2, burst1.epoch, "epoch")'),
     ('valid[answered - 1] & delayed(m, answered - 2, last2, "last")', "valid[answered - 1]"),
     ids=["another one", "each beat"],
 )

@@ -9,14 +9,14 @@ SIZES = 16, 16
 
 
 def test_no_wake_is_lost():
-    right = planted("send.scheduler", Backlog=Short)
+    right = planted("send.scheduler", FEW=0, Backlog=Short)
     proof = bounded(Woken(right.Scheduler(*SIZES)), depth=Woken.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
 @pytest.mark.long
 def test_wakes_are_reached():
-    right = planted("send.scheduler", Backlog=Short)
+    right = planted("send.scheduler", FEW=0, Backlog=Short)
     proof = covers(Woken(right.Scheduler(*SIZES)), depth=Woken.DEPTH)
     assert proof.status == "PASS", proof.log
 
@@ -30,6 +30,6 @@ def test_wakes_are_reached():
     ids=["asked", "end", "last", "last but one"],
 )
 def test_a_wake_that_is_lost_is_caught(old, new):
-    bug = planted("send.scheduler", old, new, Backlog=Short)
+    bug = planted("send.scheduler", old, new, FEW=0, Backlog=Short)
     proof = bounded(Woken(bug.Scheduler(*SIZES)), depth=Woken.DEPTH)
     assert proof.status == "FAIL", proof.log

@@ -142,6 +142,7 @@ _XILINX = {
 _SENT = {
     "rate": "per message (least)",
     "latency": "from doorbell to first beat",
+    "read": "from last beat read to first beat",
     "response": "from the bus's response for a Read Request to first beat",
 }
 

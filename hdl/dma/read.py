@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 
 from ..bus.axi import AxiRead, Response
 from ..lib.credits import Credits
-from ..lib.stream import Beat, Stage, Store, counted, delayed
+from ..lib.stream import Beat, Store, counted, delayed
 from .inline import ROW, InlineMemory
 from .jobs import LENGTH_BITS
 from .sequencer import Job, JobSequencer
@@ -225,7 +225,7 @@ class ReadFence(wiring.Component):
 class ReadBursts(wiring.Component):
     """Cuts pieces into bursts, gives each an ID, and sends its address.
 
-    Latency: 8 cycles from ``i`` to ``ar``. Throughput: one burst per cycle; a piece of none takes a
+    Latency: 7 cycles from ``i`` to ``ar``. Throughput: one burst per cycle; a piece of none takes a
     cycle too. Reset: empty, all IDs are free. Errors: none.
 
     Members
@@ -335,9 +335,7 @@ class ReadBursts(wiring.Component):
         m.submodules.credits = credits = Credits(shape.reads)
         m.submodules.free = free = Store(shape.id_bits, depth=max(4, shape.reads))
         m.submodules.queue = queue = Store(address, depth=QUEUE)
-        m.submodules.stage = stage = Stage(address)
-        wiring.connect(m, queue.o, stage.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.ar))
+        wiring.connect(m, queue.o, wiring.flipped(self.ar))
         wiring.connect(m, wiring.flipped(self.returned), free.i)
         # IDs that were never in use come from a counter, the others from the queue of free ones.
         fresh, old = Signal(range(shape.reads), name="fresh"), Signal(name="old")
@@ -495,11 +493,11 @@ class ReadDma(wiring.Component):
     ``fence`` starts a fence: from the next cycle on, ``fencing`` is high until every piece that was
     taken up to then has been read. It does not depend on the output.
 
-    Latency: 8 cycles from a piece to ``bus.ar``, ``LATENCY`` from the last beat to the packet's
-    first one. Throughput: one beat per cycle on the bus and at the output: a segment takes as many
-    cycles as its bursts have beats, or the packet, whichever is more, but two at least. Reset:
-    empty; not while a read is outstanding on the bus. Segments are taken ``reads`` cycles later.
-    Errors: ``heads``.
+    Latency: 7 cycles from a piece to ``bus.ar``, which comes from distributed RAM; ``LATENCY`` from
+    the last beat to the packet's first one. Throughput: one beat per cycle on the bus and at the
+    output: a segment takes as many cycles as its bursts have beats, or the packet, whichever is
+    more, but two at least. Reset: empty; not while a read is outstanding on the bus. Segments are
+    taken ``reads`` cycles later. Errors: ``heads``.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ class BeatPlacer(wiring.Component):
     clear : In(stream.Signature(id, always_ready=True))
         No beat of a burst with this ID came before. Only while no beat comes.
     burst : In(stream.Signature({id, burst: Burst}, always_ready=True))
-        A burst begins, at least three cycles before its first beat.
+        A burst begins, at least two cycles before its first beat.
     r : In(stream.Signature({data, resp: 2, last: 1, id}, always_ready=True))
     returned : Out(stream.Signature(id, always_ready=True))
         The burst with this ID had its last beat.

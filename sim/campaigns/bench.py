@@ -187,6 +187,7 @@ def _sending(engine: Engine, config: RnicConfig) -> Rows:
         rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
     load = SendLoad(config, 64, streams=1)
     rows.append({"kind": "latency"} | load.row(load.delay(engine)))
+    rows.append({"kind": "read"} | load.row(load.rest(engine)))
     if config.responder:
         answer = ResponseLoad(config, 64)
         rows.append({"kind": "response"} | answer.row(answer.delay(engine)))

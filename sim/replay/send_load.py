@@ -153,6 +153,15 @@ class SendLoad:
         pairs = zip(outcome.polled[-len(left) :].tolist(), left, strict=True)
         return max(each.first - cycle for cycle, each in pairs)
 
+    def rest(self, engine: Engine) -> int:
+        """Returns the cycles from the last beat that the memory answers for a message to the
+        first beat of the FPDU or frame.
+        """
+        outcome = self.run(engine, 8 * self.streams, together=False)
+        came = outcome.reads["cycle"] + self.latency + outcome.reads["beats"]
+        firsts = np.array([each.first for each in self._left(outcome)], came.dtype)
+        return int((firsts - came[np.searchsorted(came, firsts) - 1]).max())
+
     def _left(self, outcome: Outcome) -> list[Fpdu]:
         return outcome.fpdus if self.config.mpa else outcome.frames
 

@@ -102,8 +102,10 @@ class Job:
         )
 
 
-def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters):
-    """Returns the heads and packets that leave, and the cycles of the output's beats."""
+def read_all(width, jobs, bus, *, stall=0.0, pause=0, seed=1, limit=60_000, **parameters):
+    """Returns the heads and packets that leave, and the cycles of the output's beats. For the first
+    cycles, ``pause`` of them, no head is taken.
+    """
     dut, rng = shared(ReadDma, width, **parameters), random.Random(seed)
     heads, packets, left, reserved = [], [], [], deque()
 
@@ -149,6 +151,7 @@ def read_all(width, jobs, bus, *, stall=0.0, seed=1, limit=60_000, **parameters)
             )
 
     async def take_heads(ctx):
+        await ctx.tick().repeat(pause)
         ctx.set(dut.heads.ready, 1)
         ticks = ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
         async for _, (valid, head) in numbered(ticks):
@@ -324,6 +327,17 @@ def test_a_refused_segment_leaves_no_octet_and_costs_its_room_only_while_it_is_r
         job.refused = rng.random() < 0.5
     heads, packets, _ = read_all(64, jobs, Bus(64, latency=5), octets=8192)
     check(jobs, heads, [*packets])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_heads_that_nobody_takes_for_a_while(refused):
+    """They hold segments up, those with octets and those without, and none is lost."""
+    rng = random.Random(6)
+    jobs = [Job(rng.randbytes(14), [(rng.randrange(1 << 30), 9)], tag) for tag in range(60)]
+    for job in jobs:
+        job.refused = refused and job.tag > 0
+    heads, packets, _ = read_all(512, jobs, Bus(512), pause=600, segments=64)
+    check(jobs, heads, packets)
 
 
 @pytest.mark.parametrize("width", [64, *long(512)])

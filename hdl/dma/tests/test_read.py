@@ -151,7 +151,8 @@ def read_all(width, jobs, bus, *, stall=0.0, pause=0, seed=1, limit=60_000, **pa
             )
 
     async def take_heads(ctx):
-        await ctx.tick().repeat(pause)
+        if pause:
+            await ctx.tick().repeat(pause)
         ctx.set(dut.heads.ready, 1)
         ticks = ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
         async for _, (valid, head) in numbered(ticks):

@@ -46,7 +46,11 @@ class Status(IntEnum):
 
 
 class SentStatus(IntEnum):
-    """The outcome of all entries of a send ring from the index of its last completion on."""
+    """The outcome of all entries of a send ring from the index of its last completion on.
+
+    A message with an entry that is not valid may be FAILED up to an index among its entries. The
+    others are FLUSHED then.
+    """
 
     SUCCESS = 0  #: all of their messages' FPDUs have left
     FAILED = 1  #: an entry was not valid, or its octets could not be read; see SEND_STATE

@@ -222,7 +222,9 @@ class SendRing:
         self._context = context = stream.context
         self._page = context.doorbells()
         self._producer = self._done = 0
-        self._posted: deque[tuple[int, object, int]] = deque()  # index after it, wr_id, octets
+        # The indices of a message's entries and after them, its wr_id and its octets.
+        self._posted: deque[tuple[int, int, object, int]] = deque()
+        self._fault = 0  # the index up to which entries have failed
         with context.lock:
             self._memory = Mapped(context.link, ENTRY << size)
             try:
@@ -280,7 +282,8 @@ class SendRing:
                 slot = self._producer % self._entries * ENTRY
                 self._memory.map[slot : slot + ENTRY] = octets[at : at + ENTRY]
                 self._producer += 1
-            self._posted.append((self._producer, wr_id, message.length))
+            begin = self._producer - count
+            self._posted.append((begin, self._producer, wr_id, message.length))
             self._page.ring(ring_send(self.stream.number, self._producer))
 
     def fpdus(self) -> list[bytes]:
@@ -292,10 +295,15 @@ class SendRing:
         2**16.
         """
         self._done += (done - self._done) % (1 << 16)
+        if status is SentStatus.FAILED:
+            self._fault = self._done
         ended = []
-        while self._posted and self._posted[0][0] <= self._done:
-            _, wr_id, length = self._posted.popleft()
-            ended.append(WC(self.stream, _SENT[status], Opcode.SENT, wr_id, length))
+        while self._posted and self._posted[0][1] <= self._done:
+            begin, end, wr_id, length = self._posted.popleft()
+            # If the device fails a message before it has read all entries, it flushes the others.
+            failed = begin < self._fault < end
+            result = WcStatus.NOT_READ if failed else _SENT[status]
+            ended.append(WC(self.stream, result, Opcode.SENT, wr_id, length))
         return ended
 
     def end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import Kind, Piece
 from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.peer.entries import RingEntries, broken
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sw_driver import CQ, PD, Access, Context, Device, Stream, UnsupportedDevice, rdmap
@@ -69,6 +71,29 @@ def test_messages_leave_and_complete_and_a_revoked_region_is_not_read(context: C
         half.post(Kind.TAGGED, piece, wr_id="revoked", stag=0x77)
         (ended,) = cq.wait(5)
         assert (ended.wr_id, ended.status, fpdus) == ("revoked", WcStatus.NOT_READ, [])
+
+
+def test_a_wrong_message_fails_that_is_longer_than_what_the_device_reads_at_once(
+    context: Context,
+) -> None:
+    """After a message of many turns the device reads few entries ahead, and flushes the others."""
+    pd, cq = PD(context), CQ(context)
+    long = pd.register(bytearray(60_000), Access.LOCAL_READ)
+    with long as region, Stream(pd, cq) as stream:
+        half = stream.send_by(SETTINGS, lambda fpdus: None)
+        half.post(Kind.TAGGED, Part(region, 0, 60_000), stag=1, to=0)
+        assert [each.status for each in cq.wait(5)] == [WcStatus.SUCCESS]
+        entries = RingEntries(half)
+        entries.change = broken(random.Random(1))
+        half.post(Kind.UNTAGGED, bytes(400), wr_id="wrong")
+        entries.change = None
+        half.post(Kind.UNTAGGED, b"later", wr_id="later")
+        ended = cq.wait(5)
+        while len(ended) < 2:
+            ended += cq.wait(5)
+        assert [(each.wr_id, each.status) for each in ended] == [
+            ("wrong", WcStatus.NOT_READ), ("later", WcStatus.FLUSHED),
+        ]  # fmt: skip
 
 
 REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {

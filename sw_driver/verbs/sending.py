@@ -128,8 +128,9 @@ class _Left:
 class _Post:
     """A message that has not ended.
 
-    ``copy`` is a region of its own with its octets, ``end`` the index after its entries in the
-    ring, and ``taken`` the position after its octets in the queue's region.
+    ``copy`` is a region of its own with its octets, ``begin`` and ``end`` the indices of its
+    entries in the ring and after them, and ``taken`` the position after its octets in the queue's
+    region.
     """
 
     kind: Kind
@@ -138,6 +139,7 @@ class _Post:
     wr_id: Any
     copy: MR | None = None
     flags: Flag = Flag.SIGNALED
+    begin: int = 0
     end: int = 0
     taken: int = 0
 
@@ -178,6 +180,7 @@ class SendingHalf:
         self._region: MR | None = None  # with copies of messages, one after the other
         self._begin = self._end = 0  # positions of those in the ring
         self._failed = self._broken = False
+        self._fault = 0  # the index up to which entries have failed
         # Of an LLP without copies: FPDUs that have left, and their message's end; the positions of
         # those that were asked for again, and who takes them; the index after the last message that
         # left, and after those that have arrived.
@@ -331,6 +334,7 @@ class SendingHalf:
 
     def _put(self, post: _Post, entries: bytes) -> None:
         """Writes a message to the ring, which has room for it."""
+        post.begin = self._producer
         for at in range(0, len(entries), ENTRY):
             slot = self._producer % (1 << _SIZE) * ENTRY
             self._memory.view[slot : slot + ENTRY] = entries[at : at + ENTRY]
@@ -507,12 +511,20 @@ class SendingHalf:
                 # A Read Response has failed.
                 self.responder.refused(self._state()["answered"])
         self._done += count
+        if status is SentStatus.FAILED:
+            self._fault = self._done
         while self._posted and self._posted[0].end <= self._done:
             post = self._posted.popleft()
             self._octets -= post.length
             self._begin = post.taken or self._begin
+            # It has left, and nobody knows whether it has arrived.
             lost = self._abandoned and (self._arrived - post.end) % (1 << 16) >= 1 << 15
-            self._report(post, WcStatus.FLUSHED if lost else _STATUS[status])
+            lost = lost and status is SentStatus.SUCCESS
+            # If the device fails a message before it has read all entries, it flushes the others.
+            failed = post.begin < self._fault < post.end
+            self._report(
+                post, WcStatus.FLUSHED if lost else WcStatus.NOT_READ if failed else _STATUS[status]
+            )
         if self._failed and not self._posted:
             self._flush()
         self._write()

@@ -18,15 +18,16 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 PROJECT, LOCK = ROOT / "pyproject.toml", ROOT / "requirements.lock"
 #: Extras of pyproject.toml: for simulation, for all commands of rnic, for changes of the project.
-SIMULATE, USE, DEVELOP = ("serial", "sim"), ("flow", "plots"), ("dev",)
+SIMULATE = ("serial", "sim")
+USE = (*SIMULATE, "flow", "plots")
+DEVELOP = (*USE, "dev")
 #: The commands of rnic that only simulate.
 SIMULATORS = ("sim", "explain", "peer")
 
@@ -40,11 +41,12 @@ def main() -> None:
         sys.exit("run.py makes .venv: call it with the system's Python, not with the one in .venv")
     programs = ENVIRONMENT / "bin"
     arguments = sys.argv[1:]
-    _set_up(programs / "python")
     if _develops(arguments):
-        _add(programs / "python", "development", DEVELOP)
-    elif arguments[1:2] not in [[name] for name in SIMULATORS]:
-        _add(programs / "python", "boards and plots", USE)
+        _set_up(programs / "python", DEVELOP)
+    elif arguments[1:2] in [[name] for name in SIMULATORS]:
+        _set_up(programs / "python", SIMULATE)
+    else:
+        _set_up(programs / "python", USE)
     if arguments == ["docs"]:
         arguments = ["python", str(ROOT / "docs" / "build.py")]
     command = programs / arguments[0]
@@ -74,41 +76,31 @@ def _develops(arguments: list[str]) -> bool:
     return arguments[0] not in ("rnic", "python") or arguments[1:2] == ["requirements"]
 
 
-def _set_up(python: Path) -> None:
+def _set_up(python: Path, extras: Sequence[str]) -> None:
+    """Makes the environment unless it is up to date, and adds the extras that it lacks.
+
+    Its file ``ready`` has a digest of the versions, and the extras that are there.
+    """
     # A machine without a C++ compiler gets the compiler from PyPI.
     compiler = any(map(shutil.which, ("g++", "clang++")))
-    extras = [*SIMULATE, *([] if compiler else ["compiler"])]
-    with _once("ready", [*_versions(), *extras]) as missing:
-        if missing:
+    texts = [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
+    with open(ROOT / ".venv.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ready = ENVIRONMENT / "ready"
+        there = ready.read_text().split() if ready.exists() else []
+        if there[:1] != [key]:
             print("setting up .venv, which takes a minute or less", file=sys.stderr)
             # The environment has no pip, because not every Python can install it there. The pip of
             # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
-            _install(python, extras)
-
-
-def _add(python: Path, purpose: str, extras: Sequence[str]) -> None:
-    with _once(f"ready-{extras[0]}", [*_versions(), *extras]) as missing:
+            there = [key]
+        elif not {*extras} <= {*there}:
+            print(f"adding the packages of {', '.join(extras)} to .venv", file=sys.stderr)
+        missing = [each for each in (*extras, *["compiler"][compiler:]) if each not in there]
         if missing:
-            print(f"adding the packages for {purpose} to .venv", file=sys.stderr)
-            _install(python, extras)
-
-
-def _versions() -> list[str]:
-    return [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version]
-
-
-@contextmanager
-def _once(name: str, texts: list[str]) -> Iterator[bool]:
-    """Yields True if the block must do its work: at first, and when ``texts`` have changed."""
-    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
-    with open(ROOT / ".venv.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = ENVIRONMENT / name
-        missing = not done.exists() or done.read_text() != key
-        yield missing
-        if missing:
-            done.write_text(key)
+            _install(python, missing)
+            ready.write_text(" ".join([*there, *missing]))
 
 
 def _install(python: Path, extras: Sequence[str]) -> None:

@@ -98,9 +98,10 @@ async def send(ctx, stream, payloads, *, idle=0.0, rng=random):
             await ctx.tick()
         ctx.set(stream.payload, payload)
         ctx.set(stream.valid, 1)
-        ready = False
-        while not ready:  # not until(), which fails if the simulation ends in the meantime
-            _, _, ready = await ctx.tick().sample(stream.ready)
+        # Not until(), which fails if the simulation ends in the meantime.
+        async for _, _, ready in ctx.tick().sample(stream.ready):
+            if ready:
+                break
         ctx.set(stream.valid, 0)
 
 
@@ -110,13 +111,14 @@ async def receive(ctx, stream, *, stall=0.0, rng=random):
     Asserts that the stream holds an offer until the transfer.
     """
     offer = Offer(stream)
-    while True:
+    ready = rng.random() >= stall
+    ctx.set(stream.ready, ready)
+    async for _, _, valid, bits in ctx.tick().sample(stream.valid, Value.cast(stream.payload)):
+        if offer.taken(valid, ready, bits):
+            ctx.set(stream.ready, 0)
+            return decoded(stream, bits)
         ready = rng.random() >= stall
         ctx.set(stream.ready, ready)
-        _, _, valid, payload = await ctx.tick().sample(stream.valid, stream.payload)
-        if offer.taken(valid, ready, payload):
-            ctx.set(stream.ready, 0)
-            return payload
 
 
 def decoded(stream, bits):

@@ -116,9 +116,12 @@ def let_sleep(verilog: str, bench: str) -> str:
             edits += _asleep(modules, name, bench)
         else:
             sleepers += (part.module for part in modules[name].parts)
-    for edit in sorted(edits, reverse=True):
-        verilog = verilog[: edit.begin] + edit.text + verilog[edit.end :]
-    return verilog
+    pieces: list[str] = []
+    at = 0
+    for edit in sorted(edits):
+        pieces += verilog[at : edit.begin], edit.text
+        at = edit.end
+    return "".join([*pieces, verilog[at:]])
 
 
 class _Edit(NamedTuple):

@@ -260,10 +260,11 @@ class LockStep(SimTransport):
             if view is not None:
                 places.append(_Place(event, view, start, payload))
         for at, place in enumerate(places):
-            octets = place.octets
-            for later in places[at + 1 :]:
-                octets = later.over(place, octets)
-            if place.view[place.start : place.stop] != octets:
+            octets, found = place.octets, place.view[place.start : place.stop]
+            if found != octets:
+                for later in places[at + 1 :]:
+                    octets = later.over(place, octets)
+            if found != octets:
                 header = place.event.header
                 self.differ(stream, f"the octets of {header}", octets.hex(), "others")
         receiver = self.receivers[stream]

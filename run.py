@@ -82,7 +82,7 @@ def _set_up(python: Path, extras: Sequence[str]) -> None:
     Its file ``ready`` has a digest of the versions, and the extras that are there.
     """
     # A machine without a C++ compiler gets the compiler from PyPI.
-    compiler = any(map(shutil.which, ("g++", "clang++")))
+    needs = [] if any(map(shutil.which, ("g++", "clang++"))) else ["compiler"]
     texts = [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     with open(ROOT / ".venv.lock", "w") as lock:
@@ -97,7 +97,7 @@ def _set_up(python: Path, extras: Sequence[str]) -> None:
             there = [key]
         elif not {*extras} <= {*there}:
             print(f"adding the packages of {', '.join(extras)} to .venv", file=sys.stderr)
-        missing = [each for each in (*extras, *["compiler"][compiler:]) if each not in there]
+        missing = [each for each in (*extras, *needs) if each not in there]
         if missing:
             _install(python, missing)
             ready.write_text(" ".join([*there, *missing]))

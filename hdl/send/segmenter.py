@@ -352,9 +352,10 @@ class Cutter(wiring.Component):
         weighs, tests, cuts, cut, sends, ends, bad = (
             Signal(name=name) for name in (
                 "weighs", "tests", "cuts", "cut", "sends", "ends", "bad"))  # ``cut``: not skipped
-        skips, stops, leaves, loads, takes, passes, offered, wrong = (
+        skips, stops, leaves, loads, takes, passes, offered, wrong, shared = (
             Signal(name=name) for name in (
-                "skips", "stops", "leaves", "loads", "takes", "passes", "offered", "wrong"))
+                "skips", "stops", "leaves", "loads", "takes", "passes", "offered", "wrong",
+                "shared"))  # ``shared``: its association may lack credit for some of the turn
         beyond = Signal(signed(34))  # octets that do not fit, less one
         over = Signal(signed(34), reset_less=True)
         room, rest = Signal(LENGTH_BITS, reset_less=True), Signal(LENGTH_BITS, reset_less=True)
@@ -364,11 +365,9 @@ class Cutter(wiring.Component):
         mulpdu = Mux(again, length_again, most)
         msn = self._msn(m, now, fresh, cuts, sends & ends & ~bad)
         header = _header_octets(now, self.sctp)
-        shared = Signal()  # the association's credit may not suffice for all of the turn
         accounts, has_credit, scarce, scant, marked, failed, sctp = self._credit(
             m, first, tests, mulpdu, now, sends, ends, bad, shared)
-        holds, short = self._share(
-            m, first, tests, accounts, mulpdu, now, sends, ends, bad, shared)
+        holds, short = self._share(m, first, tests, accounts, mulpdu, now, sends, ends, bad, shared)
         lacks = self._reads(m, first, now, takes, sends, bad, leaves)
         why, fits = self._why(m, has_credit, short, lacks)
         may = self._turn(
@@ -402,8 +401,7 @@ class Cutter(wiring.Component):
             # The message at the input was there in the last cycle, and so was its turn's credit.
             offered.eq(self.i.valid & ~takes & (accounts.there | ~self.i.payload.turn.first)),
         ]
-        # The MULPDU may change between weighing and cutting.
-        with m.If(~tests):
+        with m.If(~tests):  # the MULPDU may change between weighing and cutting
             m.d.sync += [
                 over.eq(beyond),
                 bad.eq(wrong | (control & ~beyond[-1])),

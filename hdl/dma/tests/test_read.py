@@ -103,26 +103,17 @@ class Job:
 
 
 def read_all(width, jobs, bus, *, stall=0.0, pause=0, seed=1, limit=60_000, **parameters):
-    """Returns the heads and packets that leave, and the cycles of the output's beats. For the first
-    cycles, ``pause`` of them, no head is taken.
+    """Returns the heads and packets that leave, and the cycles of the output's beats. No head is
+    taken for ``pause`` cycles.
     """
     dut, rng = shared(ReadDma, width, **parameters), random.Random(seed)
     heads, packets, left, reserved = [], [], [], deque()
 
     async def segments(ctx):
-        await send(
-            ctx,
-            dut.segments,
-            [
-                {
-                    "header": int.from_bytes(job.header, "little"),
-                    "lead": len(job.header),
-                    "length": job.length,
-                    "tag": job.tag,
-                }
-                for job in jobs
-            ],
-        )
+        items = [
+            {"header": int.from_bytes(job.header, "little"), "lead": len(job.header),
+             "length": job.length, "tag": job.tag} for job in jobs]  # fmt: skip
+        await send(ctx, dut.segments, items)
 
     async def note(ctx):
         ticks = ctx.tick().sample(dut.reserved.valid, dut.reserved.payload)
@@ -151,8 +142,7 @@ def read_all(width, jobs, bus, *, stall=0.0, pause=0, seed=1, limit=60_000, **pa
             )
 
     async def take_heads(ctx):
-        if pause:
-            await ctx.tick().repeat(pause)
+        await ctx.tick().repeat(1 + pause)
         ctx.set(dut.heads.ready, 1)
         ticks = ctx.tick().sample(dut.heads.valid, Value.cast(dut.heads.payload))
         async for _, (valid, head) in numbered(ticks):

@@ -23,7 +23,7 @@ import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.commands import Write, ring_send, take
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.send import ENTRY, Kind
+from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Kind
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sw_driver import (
@@ -407,6 +407,32 @@ def test_a_work_request_reads_no_octet_that_is_anothers(
         hostile.ring_raw(*ring_send(hostile.stream.number, rng.randrange(1, 9)))
         victim.works()
         assert not hostile.ring.fpdus()
+
+
+def test_a_wrong_message_fails_that_is_longer_than_what_the_device_reads_at_once(
+    clients: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After turns that end within a message the device reads few entries; it flushes the others."""
+    client = clients()
+    ring, page = client.ring, client.ring._page
+    for _ in range(8):
+        ring.post(Kind.TAGGED, Part(client.region, 0, 1 << 14), stag=1, to=0)
+    taken: list[WC] = []
+    while len(taken) < 8:
+        taken += client.queue.poll(8)
+        ring.fpdus()
+    assert {each.status for each in taken} == {WcStatus.SUCCESS}
+    (kind,) = (field.octet for field in MESSAGE if field.name == "kind")
+    first = ring._producer % 8 * ENTRY
+
+    def spoiled(writes: Any) -> None:
+        ring._memory.map[first + kind] = 0xFF
+        plain(writes)
+
+    plain = page.ring
+    monkeypatch.setattr(page, "ring", spoiled)
+    ring.post(Kind.UNTAGGED, bytes(400), wr_id="wrong")
+    assert [(each.wr_id, each.status) for each in client.take(1)] == [("wrong", WcStatus.NOT_READ)]
 
 
 def test_a_client_that_lies_about_what_it_took_harms_nobody_else(

@@ -95,10 +95,10 @@ def _set_up(python: Path, extras: Sequence[str]) -> None:
             # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
             there = [key]
-        elif not {*extras} <= {*there}:
-            print(f"adding the packages of {', '.join(extras)} to .venv", file=sys.stderr)
         missing = [each for each in (*extras, *needs) if each not in there]
         if missing:
+            if len(there) > 1:
+                print(f"adding the packages of {', '.join(missing)} to .venv", file=sys.stderr)
             _install(python, missing)
             ready.write_text(" ".join([*there, *missing]))
 

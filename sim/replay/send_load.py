@@ -9,6 +9,7 @@ import numpy as np
 
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ...hdl.spec.stag import Access
 from ..engines.engine import (
@@ -90,7 +91,8 @@ class SendLoad:
         segments = [most] * (self.payload // most) + [self.payload % most]
         # The octets around a segment with its header: an FPDU's length and CRC, or the headers of
         # a frame, of its packet and of its chunk, with the DDP-SSN.
-        before, after = (2, 4) if self.config.mpa else (len(_PATH.headers) + 12 + 16 + 2, 0)
+        packet = len(_PATH.headers) + COMMON_HEADER + DATA_HEADER + SSN
+        before, after = (2, 4) if self.config.mpa else (packet, 0)
         octets = (-(-(before + 18 + each) // 4) * 4 + after for each in segments)
         return sum(-(-each // self.config.octets) for each in octets)
 

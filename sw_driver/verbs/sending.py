@@ -517,9 +517,7 @@ class SendingHalf:
             post = self._posted.popleft()
             self._octets -= post.length
             self._begin = post.taken or self._begin
-            # It has left, and nobody knows whether it has arrived.
             lost = self._abandoned and (self._arrived - post.end) % (1 << 16) >= 1 << 15
-            lost = lost and status is SentStatus.SUCCESS
             # If the device fails a message before it has read all entries, it flushes the others.
             failed = post.begin < self._fault < post.end
             self._report(

@@ -47,3 +47,15 @@ def test_a_message_and_a_response_wait_for_two_reads(width: int) -> None:
         near, far = (kind(latency).delay(load("compiled")) for latency in (10, 110))
         assert far - near == 2 * 100
         assert near <= 200
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("streams", [1, 16])
+@pytest.mark.parametrize("offset", [None, 0, 3])
+def test_a_message_over_sctp_takes_the_three_beats_of_its_frame(
+    offset: int | None, streams: int
+) -> None:
+    """At 200 MHz that is 66 million messages of 64 octets each second."""
+    config = RnicConfig(width=512, transmit=True, mpa=False, sctp=True)
+    sent = SendLoad(config, 64, offset, streams=streams)
+    assert sent.limit == 3 and sent.cycles(load("compiled"), 8000) <= 3.03

@@ -1,1 +1,1 @@
-"""Implements the RNIC's receive datapath in Amaranth."""
+"""Implements the RNIC in Amaranth."""

@@ -8,10 +8,11 @@ With ``RnicConfig.receive``, over MPA::
                                                              ▲  │ MarkerCut, PageCut └ m_axis_exc
                                   TaggedCheck, UntaggedCheck ┘  └► Delivery ─ m_axi_cq
 
-With ``RnicConfig.transmit``, work requests leave as FPDUs::
+With ``RnicConfig.transmit``, work requests leave as FPDUs, or over SCTP as frames::
 
-    RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ─ Framer ─ m_axis    (DataSource)
-    ▲ m_axi                              ▲ m_axi       └► CompletionQueues ─ m_axi_cq
+    RingReader ─ Segmenter ─ PartCheck ─ ReadDma ─ Departure ┬ Framer ─ m_axis
+    ▲ m_axi                              ▲ m_axi             ├ ChunkFramer ─ m_axis_eth
+                                                             └ CompletionQueues ─ m_axi_cq
 
 A device that receives has its CompletionQueues in Delivery. If it receives and sends over MPA, it
 compares Read Responses with the Reads that were sent::
@@ -19,13 +20,13 @@ compares Read Responses with the Reads that were sent::
     DataSource ─ ResponseCheck ► Commit        Delivery ─ DeliveredReads ┬ completions
                                                           DataSource ◄───┘
 
-With ``RnicConfig.responder``, Read Requests among the delivered messages become Read Responses::
+With ``RnicConfig.responder``, Read Requests among the messages over MPA become Read Responses::
 
     Delivery ┬ RequestFilter ─ requests ─► DataSource ─ SlotPoster ─ buffers ─► UntaggedCheck
              ▲       └ other messages ┐
              └────────────────────────┘
 
-Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
+With ``RnicConfig.receive``, over SCTP. From Commit on, both LLPs share the blocks above::
 
     s_axis_eth ─ SctpReceiver ┬ Store ─► packet buffer ─► PlacementDma
                               ├ Slice ─► Crc32c ─► SctpReceiver
@@ -106,7 +107,8 @@ class Rnic(wiring.Component):
     bus : Out(AxiWrite(width)), exceptions : Out(stream.Signature(ExceptionBeat(width)))
         In a device that receives only.
     completions : Out(AxiWrite(width))
-    control : In(AxiLite(12))
+    control : In(AxiLite(17))
+        The registers and, above them, the doorbell pages.
     irq : Out(1)
         High while an error event or completions wait that are not masked.
     reads : Out(AxiRead(width, 2 * outstanding))

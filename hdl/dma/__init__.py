@@ -1,1 +1,1 @@
-"""Places octets in host memory: page cutting, byte rotation, and the AXI4 write engine."""
+"""Places octets in host memory, and reads octets to send: pages, byte rotation, AXI4 bursts."""

@@ -1,1 +1,1 @@
-"""Receives MPA (RFC 5044): turns packets of FPDUs into DDP Segments and their verdicts."""
+"""Receives and sends MPA (RFC 5044): finds the DDP Segments in FPDUs, and makes FPDUs of them."""

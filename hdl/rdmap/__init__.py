@@ -1,1 +1,1 @@
-"""The ULP (RFC 5040): what its messages hold, where the device writes or reads them itself."""
+"""Bounds RDMA Reads over MPA, and answers Read Requests (RFC 5040)."""

@@ -1,1 +1,1 @@
-"""Receives SCTP (RFC 9260, RFC 5043): turns frames into DDP Segments, and keeps their sessions."""
+"""Receives and sends DDP over SCTP (RFC 9260, RFC 5043), in Ethernet frames; keeps the sessions."""

@@ -118,7 +118,6 @@ class _Drain(wiring.Component):
     stream, ssn, after : Out
         The probe.
     busy : Out(1)
-    busy : Out(1)
     """
 
     DEPTH = 4

@@ -57,7 +57,6 @@ class Reports(wiring.Component):
         Those of :class:`~..ddp.message_order.MessageOrder`.
     busy : Out(1)
         A record or entry was transferred in the last 31 cycles.
-        Something has moved in the last 31 cycles.
     """
 
     def __init__(self, config, done, *, ordered=True):

@@ -41,9 +41,8 @@ class Scheduler(wiring.Component):
     whatever the length of their segments; and each waits for at most one turn of each other stream.
 
     Latency: 8 cycles from a wake to its stream's turn if no other stream waits, and 10 with more
-    than ``FEW`` streams. Throughput: one
-    turn every 2 cycles, from one wake each. Reset: no stream waits or has a turn; wakes are taken
-    ``streams`` cycles later. Errors: none.
+    than ``FEW`` streams. Throughput: one turn every 2 cycles, from one wake each. Reset: no stream
+    waits or has a turn; wakes are taken ``streams`` cycles later. Errors: none.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class SentStatus(IntEnum):
     others are FLUSHED then.
     """
 
-    SUCCESS = 0  #: all of their messages' FPDUs have left
+    SUCCESS = 0  #: all of their messages' FPDUs have left; with ``repeats``: they are released
     FAILED = 1  #: an entry was not valid, or its octets could not be read; see SEND_STATE
     FLUSHED = 2  #: not sent, because the sending half was closed
 

@@ -53,7 +53,8 @@ class RnicConfig:
     buffer_octets
         Octets of the packet buffer. It must hold a whole FPDU, so this bounds the MULPDU.
     outstanding
-        AXI4 write bursts that may be waiting for their response.
+        AXI4 bursts of writes that may be waiting for their response, and in a device that sends as
+        many of reads.
     queue_depth
         Buffers that an untagged queue holds; every stream has four queues.
     buffers
@@ -79,15 +80,16 @@ class RnicConfig:
         ``exception_octets``, ``window``, ``initiates`` and ``udp_port`` do not count.
     transmit
         The device sends: it takes work requests, and has a port for FPDUs, and with ``sctp`` one
-        for frames. RDMA Reads need ``receive`` too, since their responses have to be received.
+        for frames. RDMA Reads need ``receive`` too, since their responses have to be received; the
+        device bounds those over MPA, and the host those over SCTP.
     responder
         The device answers RDMA Read Requests (RFC 5040) over MPA by itself, on the streams for
         which the host asks for that. It needs ``receive``, ``transmit`` and ``mpa``.
     sctp
-        DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
-        below count.
+        DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do
+        ``associations``, ``window``, ``initiates`` and ``udp_port`` count.
     associations
-        SCTP associations that the device can receive on.
+        SCTP associations that the device can have.
     window
         DDP-SSNs of a stream that may arrive ahead of the next one. Each stream has a slot for each
         of them, which no other stream can take: at most ``MOST_PLACES`` slots in all.

@@ -6,7 +6,8 @@ for each purpose:
 
 * STag table: write the ``STAG_*`` registers, then ``STAG_COMMIT``, which replaces the entry named
   by ``STAG_INDEX`` as a whole. ``REVOKE_STAG`` invalidates the entry; once ``STATUS.revoking``
-  reads 0, the device writes not one octet more to the region, and the entry may be written again.
+  reads 0, the device writes and reads not one octet more of the region, and the entry may be
+  written again.
 * Page table: write the ``PAGE_*`` registers, then ``PAGE_COMMIT``, which writes one slot.
 * Stream table: write the ``STREAM_*`` registers, then ``STREAM_COMMIT``, which writes the entry and
   clears the stream's error state. If the stream's error event was not read, the stream stays in

@@ -1,8 +1,9 @@
 """SCTP associations whose DDP Streams the device receives (RFC 5043).
 
-The device places segments and delivers messages in order. The host's own SCTP does everything else:
-it sets the association up, acknowledges the chunks that the device reports, and sends. A chunk that
-the device cannot take yet is forwarded to the host, which keeps it and hands it back later.
+The device places segments and delivers messages in order. The host's own SCTP sets the association
+up, and acknowledges the chunks that the device reports. It also sends, unless the device does, see
+:mod:`.chunks`. A chunk that the device cannot take yet is forwarded to the host, which keeps it and
+hands it back later.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class ChunkHalf(SendingHalf):
     """Sends the messages of one DDP Stream Session, in the order of their posts.
 
     Messages that are posted before the session is established wait on the host (RFC 5043 section
-    6.6). A message has its completion once the peer has acknowledged all of its chunks.
+    6.6). A message has its completion once the peer has acknowledged all of its chunks. The device
+    bounds no RDMA Read here: the caller counts those that are outstanding.
 
     Parameters
     ----------

@@ -209,11 +209,10 @@ class Device:
         Parameters
         ----------
         completions
-            Entries of the device's completion queue, a power of two from 2 to 32768. A stream whose
-            message finds the queue full is in error, so it should hold all completions that may
+            Entries of each completion queue, a power of two from 2 to 32768. A stream whose
+            message finds its queue full is in error, so it should hold all completions that may
             come between two looks of the driver. By default as many as the transport advises. With
-            SCTP, a queue for its records has as many
-            entries, or more if the device needs them.
+            SCTP, a queue for its records has as many entries, or more if the device needs them.
         coalesce, timeout
             The interrupt is raised once ``coalesce`` completions wait, or ``timeout`` cycles after
             the first one.
@@ -381,9 +380,9 @@ class Context(Closing):
     sends
         Whether the device sends, and its FPDUs reach the host.
     responds
-        Whether the device can answer RDMA Read Requests, too.
+        Whether the device can answer RDMA Read Requests over MPA, too.
     reads
-        How many RDMA Reads of a stream the device bounds; 0: none.
+        How many RDMA Reads of a stream over MPA the device bounds; 0: none.
     chunks
         Whether the device sends over SCTP, too.
     kinds

@@ -47,7 +47,7 @@ class WC(NamedTuple):
     Parameters
     ----------
     stream
-        The stream on which the message arrived.
+        The stream of the message.
     status, opcode
         The outcome, and the kind of operation.
     wr_id

@@ -64,8 +64,8 @@ class PD(Closing):
             A bytearray, memoryview, numpy array, mmap, or any other buffer that is writable and
             contiguous.
         access
-            The rights. A region without remote rights has no STag, and is for receive buffers only;
-            unless the device sends, which then may send octets of each region.
+            The rights. If the device sends, it may send octets of each region. If not, a region
+            without remote rights has no STag, and is for receive buffers only.
         to
             Tagged Offset of the buffer's first octet.
         stream
@@ -252,9 +252,9 @@ class MR(Closing):
         return offset, length
 
     def revoke(self) -> None:
-        """Takes the STag back: once this returns, the device writes not one octet more.
+        """Takes the STag back: once this returns, the device writes and reads not one octet more.
 
-        If this raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
+        If this raises :class:`~..base.errors.RnicTimeout`, the device may still do so: the buffer
         stays registered, and the caller can call this again.
         """
         with self.pd.context.lock:

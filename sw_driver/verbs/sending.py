@@ -242,7 +242,10 @@ class SendingHalf:
         return self._limit - self._position
 
     def answer_reads(self, ird: int) -> None:
-        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
+        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding.
+
+        Over MPA alone, as :meth:`bound_reads`.
+        """
         self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
     def bound_reads(self, ord: int) -> None:
@@ -294,7 +297,7 @@ class SendingHalf:
             Any value; the completion contains it.
         fence
             The message leaves after all earlier Reads have ended, once :meth:`bound_reads` was
-            called.
+            called. It has no effect over SCTP.
         """
         if kind is Kind.READ:
             self._context.receiving("take the response to an RDMA Read")

@@ -289,9 +289,10 @@ class Stream(KnownStream):
     def send_by(
         self, settings: SendSettings, leave: Callable[[list[bytes]], object]
     ) -> SendingHalf:
-        """Lets the device send on the stream, which must be the first call of this method.
+        """Lets the device send on the stream, over MPA. It must be the first call of this method.
 
         ``leave`` takes the FPDUs that the device has sent, which the host's TCP has to transfer.
+        For a stream over SCTP see :meth:`~.association.Association.send_by`.
         """
         with self.context.lock:
             self.check()
@@ -300,7 +301,7 @@ class Stream(KnownStream):
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's RDMA Read Requests (RFC 5040), of which ``ird`` may be
-        outstanding.
+        outstanding, over MPA alone.
 
         The device then posts all buffers of queue 1, in which there was none before. The stream has
         a sending half.

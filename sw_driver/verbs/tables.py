@@ -1,4 +1,4 @@
-"""Choosing the Steering Tags of new regions."""
+"""Chooses the Steering Tags of new regions."""
 
 from __future__ import annotations
 

@@ -1264,9 +1264,9 @@ EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length
 }
 
 // Drops the cycles of bus and streams, the completions, and the packets of the exception stream
-// that sim_list has returned.
+// that sim_list has returned. The first writes of a long run take more memory than later ones.
 EXPORT void sim_forget_cycles(Sim *sim) {
-    sim->writes.clear();
+    std::vector<Write>().swap(sim->writes);
     sim->addresses.clear();
     sim->responses.clear();
     sim->completions.clear();

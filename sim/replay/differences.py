@@ -25,8 +25,8 @@ from .sctp_expectation import CHUNKS
 
 #: How many differences of one kind are listed, and how many octets of each.
 _TOLD, _OCTETS = 10, 64
-#: How many octets of memory are compared at a time.
-_PART = 1 << 22
+#: How many octets of memory are compared at a time, and how many writes are noted.
+_PART, _WRITES = 1 << 22, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,11 @@ class Comparison:
             self._written = np.zeros(len(self._plan.memory) // octets + 1, np.uint32)
         if outcome.cycles > np.iinfo(self._written.dtype).max:
             self._written = self._written.astype(np.uint64)  # with room for any cycle
-        beats = (outcome.writes["address"] - self._plan.base) // octets
-        inside = beats < len(self._written)
-        self._written[beats[inside]] = outcome.writes["cycle"][inside]
+        for at in range(0, len(outcome.writes), _WRITES):
+            writes = outcome.writes[at : at + _WRITES]
+            beats = (writes["address"] - self._plan.base) // octets
+            inside = beats < len(self._written)
+            self._written[beats[inside]] = writes["cycle"][inside]
 
     def finish(self, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
         """Returns all differences, at the end of the run. ``memory`` is host memory then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..capture.capture import Capture
 from ..capture.streams import Arrival
@@ -127,32 +128,33 @@ class FrameCycles:
         self._sent += self._plan.sent
         self._placements += self._plan.golden.placements
         self._taken = np.append(self._taken, outcome.taken)
-        self._writes = np.append(self._writes, outcome.writes)
-        settled = len(self._taken) if ends else max(len(self._taken) - _BEHIND, 0)
         ours = [
             number
             for number, packet in enumerate(self._sent)
             if any(segment.frame == self._frame for segment in packet)
         ]
-        if not ours:
-            self._drop(settled)
-        elif ours[-1] < settled or ends:
+        # These packets may be placed later. A run may have millions of writes so far.
+        first = ours[0] if ours else len(self._taken)
+        gone = min(max(first - _BEHIND, 0), len(self._taken))
+        self._drop(gone, outcome.writes)
+        if ours and (ends or ours[-1] - gone < len(self._taken) - _BEHIND):
             segments = placed(self._plan, self._sent, self._taken, self._writes, self._placements)
             self._found = {
                 key_of(each.arrival): each
                 for each in segments.values()
                 if each.arrival.frame == self._frame
             }
-            self._drop(len(self._sent))
+            self._drop(len(self._sent), self._writes[:0])
 
-    def _drop(self, count: int) -> None:
-        """Drops the events of the first packets."""
+    def _drop(self, count: int, writes: NDArray) -> None:
+        """Drops the events of the first packets, and takes further writes."""
         gone = {key_of(segment) for packet in self._sent[:count] for segment in packet}
         del self._sent[:count]
         self._placements = [each for each in self._placements if key_of(each.arrival) not in gone]
-        self._taken = self._taken[count:]
+        self._taken = self._taken[count:].copy()
         since = self._taken["first"][0] if len(self._taken) else 0
-        self._writes = self._writes[self._writes["cycle"] >= since]
+        late = [each[each["cycle"] >= since] for each in (self._writes, writes)]
+        self._writes = np.concatenate(late)
 
     @property
     def segments(self) -> list[Segment]:

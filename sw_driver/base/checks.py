@@ -7,9 +7,11 @@ import operator
 import os
 import reprlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...hdl.spec.send import Flag, Kind, Message, Piece
 from .errors import InvalidRequest, WrongType
 
 _repr = reprlib.Repr()
@@ -96,3 +98,20 @@ def file_path(name: str, value: object) -> Path:
     if "\0" in str(path):
         raise InvalidRequest(f"{name} must be a file's path, not {shown(str(path))}")
     return path
+
+
+def message(
+    kind: Kind,
+    flags: Flag,
+    fields: Mapping[str, int],
+    *,
+    pieces: tuple[Piece, ...] = (),
+    octets: bytes = b"",
+) -> tuple[Message, bytes]:
+    """Returns a message to send, and its entries in the send ring."""
+    values: dict[str, Any] = {name: any_integer(name, value) for name, value in fields.items()}
+    try:
+        made = Message(kind, flags, pieces, octets, **values)
+        return made, made.encode()
+    except ValueError as error:
+        raise InvalidRequest(f"the message cannot be sent: {error}") from error

@@ -17,13 +17,12 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 from ...hdl.spec.commands import ring_send, take
 from ...hdl.spec.completion import OCTETS, Completion, SentStatus, Status, decode, phase
-from ...hdl.spec.send import ENTRY, Flag, Message, Piece
+from ...hdl.spec.send import ENTRY, Flag, Piece
 from ...hdl.spec.send import Kind as Sends
-from ..base.checks import flag, instance, integer
+from ..base.checks import flag, instance, integer, message
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..verbs.cq import WC, Opcode, WcStatus, refresh
 from ..verbs.sending import Part
@@ -257,18 +256,19 @@ class SendRing:
 
         Raises
         ------
+        InvalidRequest
+            A field is too large, or a READ has no sink.
         ResourceExhausted
             The ring has no room.
         """
-        named: dict[str, Any] = dict(fields)
+        instance("a message's body", body, bytes | Part | Piece, called="bytes, Part or Piece")
         if isinstance(body, Part):
             body = body.piece if body.length else b""
         if isinstance(body, bytes):
             flags = Flag.SIGNALED | Flag.INLINE
-            message = Message(kind, flags, octets=body, **named)
+            posted, octets = message(kind, flags, fields, octets=body)
         else:
-            message = Message(kind, Flag.SIGNALED, (body,), **named)
-        octets = message.encode()
+            posted, octets = message(kind, Flag.SIGNALED, fields, pieces=(body,))
         count = len(octets) // ENTRY
         with self._context.lock:
             if self.stream.left is not None:
@@ -283,7 +283,7 @@ class SendRing:
                 self._memory.map[slot : slot + ENTRY] = octets[at : at + ENTRY]
                 self._producer += 1
             begin = self._producer - count
-            self._posted.append((begin, self._producer, wr_id, message.length))
+            self._posted.append((begin, self._producer, wr_id, posted.length))
             self._page.ring(ring_send(self.stream.number, self._producer))
 
     def fpdus(self) -> list[bytes]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.path import SendPath
-from ddp_rnic.hdl.spec.sctp import LONGEST_BODY, Diversion, Function
+from ddp_rnic.hdl.spec.sctp import LONGEST_BODY, SSN, Diversion, Function
 from ddp_rnic.hdl.spec.send import Kind
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.model.ddp import TaggedHeader, decode_segment
@@ -50,6 +50,7 @@ from ddp_rnic.sw_driver.verbs.sending import Part
 from scapy.layers.inet import IP, defragment
 from scapy.layers.inet6 import IPv6ExtHdrFragment, defragment6
 from scapy.layers.l2 import Ether
+from scapy.layers.sctp import SCTP, SCTPChunkData
 from scapy.plist import PacketList
 
 CONFIG = RnicConfig(transmit=True, mpa=False, sctp=True)
@@ -66,6 +67,7 @@ class Peer(Receiver):
         self.sessions = {sid: Session(sid) for sid in range(3)}
         self.memory: dict[int, bytes] = {}  # octets that were placed, by the STag
         self.private: list[bytes] = []
+        self.functions: list[Message] = []
         self.frames: list[bytes] = []
         self.answers = True
         self.loses: Callable[[int], bool] = lambda tsn: False
@@ -111,6 +113,7 @@ class Peer(Receiver):
     def handle(self, sid: int, event: object) -> None:
         if isinstance(event, SessionControl):
             self.private.append(event.private_data)
+            self.functions.append(event.function)
             if event.function is Message.INITIATE and self.answers:
                 self.control(sid, Message.ACCEPT)
         else:
@@ -286,14 +289,35 @@ def test_a_message_does_not_end_while_one_of_its_chunks_is_on_its_way_again(benc
 
 
 def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
+    """RFC 5043 section 6.6: "An active side of a DDP Stream Session MUST NOT send a DDP Segment
+    that might be received before the DDP Stream Session Initiate message. This MAY be determined
+    by [...] receipt of a responsive DDP Stream Session Control message."
+    """
     bench.peer.answers = False
     stream = bench.open(0, accepted=False)
+    with pytest.raises(InvalidRequest, match="the message cannot be sent: qn must be from 0 to"):
+        stream.sending.post(Kind.UNTAGGED, b"wrong", qn=1 << 32)
     stream.sending.post(Kind.UNTAGGED, b"early", qn=0)
     for _ in range(20):
         bench.step()
     assert bench.peer.private == [b"hello 0"] and not bench.peer.memory
     bench.peer.control(0, Message.ACCEPT)
     bench.until(lambda: bench.peer.memory == {0: b"early"})
+
+
+@pytest.mark.parametrize("answer", [Function.ACCEPT, Function.REJECT])
+def test_an_initiate_is_answered_by_the_ulp_alone(bench: Bench, answer: Function) -> None:
+    """RFC 5043 section 6.3: "A DDP Stream Session Reject message MUST NOT be sent unless the
+    rejection is at the direction of the ULP." Section 6.4 says the same of Accept.
+    """
+    bench.sender.open(bench.association.stream(1, bench.pd, bench.cq))
+    bench.peer.control(1, Message.INITIATE)
+    for _ in range(20):
+        bench.step()
+    assert not bench.peer.frames
+    bench.sender.control(1, answer)
+    bench.until(lambda: bool(bench.peer.frames))
+    assert bench.peer.private == [b""] and bench.peer.functions == [Message(answer)]
 
 
 def test_a_session_that_the_peer_initiates_is_accepted(bench: Bench) -> None:
@@ -439,6 +463,26 @@ def test_no_two_packets_of_a_device_have_the_number_of_their_fragments_in_common
     assert len(found) == 12 and set(found.values()) == {2}
 
 
+@pytest.mark.parametrize("path, mtu", [(0, 1500), (1, 1501), (2, 1499), (3, 9000)])
+def test_no_message_is_fragmented_and_a_segment_is_as_long_as_a_packet_holds(
+    simulated: SimTransport, path: int, mtu: int
+) -> None:
+    """RFC 5043 section 9: "the SCTP adaptation layer MUST inform the DDP layer of the maximum DDP
+    Segment size that will be supported." "SCTP data chunk fragmentation MUST NOT be used unless
+    the alternative is IP fragmentation." Scapy reads the packets.
+    """
+    with Device(simulated).open() as context:
+        bench = Bench(simulated, context, mtu=mtu, path=path)
+        stream, octets = bench.open(0), random.Random(2).randbytes(30_000)
+        stream.sending.post(Kind.TAGGED, Part(bench.region(octets), 0, 30_000), stag=1, to=0)
+        bench.until(lambda: bench.peer.memory.get(1) == octets)
+        # Padded to a multiple of 4 octets, the longest packet is as long as the path allows.
+        assert mtu - 4 < max(bench.peer.lengths) <= mtu and not bench.peer.joined
+        found = [SCTP(each[len(bench.path.headers) :])[SCTPChunkData] for each in bench.peer.frames]
+        assert all(chunk.beginning and chunk.ending for chunk in found)
+        assert max(len(chunk.data) for chunk in found) == bench.sender.mulpdu + SSN
+
+
 def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport) -> None:
     with Device(simulated).open() as context:
         bench = Bench(simulated, context, mtu=1 << 16)
@@ -458,6 +502,12 @@ def test_what_cannot_be_sent_says_so(bench: Bench) -> None:
         bench.sender.open(stream)
     with pytest.raises(StateError, match="INITIATE must not be sent on SCTP stream 0, whose"):
         bench.sender.control(0, Function.INITIATE)
+    for call, what in (
+        (stream.sending.answer_reads, "answer Read Requests"),
+        (stream.sending.bound_reads, "bound Reads"),
+    ):
+        with pytest.raises(UnsupportedDevice, match=f"does not {what} over SCTP: the host has to"):
+            call(1)
     other = associate(bench.context, tag=2)
     with pytest.raises(InvalidRequest, match="mtu must be at least 576 octets on this path"):
         other.send_by(bench.path, tsn=1, window=1, mtu=575, transmit=bytes)

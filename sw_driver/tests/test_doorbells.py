@@ -17,13 +17,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.commands import Write, ring_send, take
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Kind
+from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Kind, Piece
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sw_driver import (
@@ -782,6 +782,16 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(prm: Managed) -> 
         context.ask(ring)
         with pytest.raises(StateError, match="the stream has a send ring already"):
             context.ask(ring)
+        other = SendRing(Stream(pd, cq), queue, entries=8)
+        for body, fields, text in (
+            (b"octets", {"stag": 1 << 32}, r"stag must be from 0 to 2\*\*32 - 1"),
+            (Piece(1, 1 << 32, 0), {}, r"length must be from 0 to 2\*\*32 - 1"),
+            ("text", {}, "a message's body must be a bytes, Part or Piece, not 'text'"),
+        ):
+            with pytest.raises(InvalidRequest, match=text):
+                other.post(Kind.TAGGED, cast(Any, body), **fields)
+        assert not other.fpdus() and not queue.poll(1)
+        other.stream.close()
         with pytest.raises(StateError, match="streams use the completion queue"):
             context.remove(protocol.Object.QUEUE, queue.handle)
         with pytest.raises(StateError, match="are in the memory"):

@@ -12,9 +12,20 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.send import Kind, Piece
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.devices.peer.entries import RingEntries, broken
-from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.ddp import UntaggedHeader, decode_segment
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
-from ddp_rnic.sw_driver import CQ, PD, Access, Context, Device, Stream, UnsupportedDevice, rdmap
+from ddp_rnic.sw_driver import (
+    CQ,
+    MR,
+    PD,
+    Access,
+    Context,
+    Device,
+    InvalidRequest,
+    Stream,
+    UnsupportedDevice,
+    rdmap,
+)
 from ddp_rnic.sw_driver.cm.connection import Connection
 from ddp_rnic.sw_driver.prm.server import Manager
 from ddp_rnic.sw_driver.tests.test_open import Constants
@@ -71,6 +82,60 @@ def test_messages_leave_and_complete_and_a_revoked_region_is_not_read(context: C
         half.post(Kind.TAGGED, piece, wr_id="revoked", stag=0x77)
         (ended,) = cq.wait(5)
         assert (ended.wr_id, ended.status, fpdus) == ("revoked", WcStatus.NOT_READ, [])
+
+
+def impossible(region: MR) -> list[tuple[Kind, Any, dict[str, Any], str]]:
+    """Returns posts that no device can send, each with its error message."""
+    half, tagged, send = Part(region, 0, 1 << 31), Kind.TAGGED, Kind.UNTAGGED
+    return [
+        (tagged, [half, half], {}, r"length must be from 0 to 2\*\*32 - 1, not 4294967296"),
+        (tagged, Part(region, 0, 1 << 32), {}, r"length must be from 0 to 2\*\*32 - 1"),
+        (tagged, [Part(region, 0, 1)] * 256, {}, r"pieces must be from 0 to 2\*\*8 - 1, not 256"),
+        (tagged, b"octets", {"stag": 1 << 32}, r"stag must be from 0 to 2\*\*32 - 1"),
+        (tagged, b"octets", {"to": -1}, r"to must be from 0 to 2\*\*64 - 1, not -1"),
+        (send, b"octets", {"qn": 1 << 32}, "qn must be from 0"),
+        (send, b"octets", {"qn": "first"}, "qn must be an integer, not 'first'"),
+        (send, b"", {"rsvdulp": 1 << 40}, r"rsvdulp must be from 0 to 2\*\*40 - 1"),
+        (send, "text", {}, "a message's body must be a bytes, Part, list of Parts or Piece, not"),
+    ]
+
+
+def test_a_message_that_cannot_be_sent_is_refused_and_the_next_one_leaves(
+    context: Context,
+) -> None:
+    """RFC 5041 section 5.2: "The ULP Message Length MUST be less than 2^32." """
+    pd, cq, fpdus = PD(context), CQ(context), list[bytes]()
+    with Stream(pd, cq) as stream, pd.register(bytearray(9), Access.LOCAL_READ) as region:
+        half = stream.send_by(SETTINGS, fpdus.extend)
+        for kind, body, fields, said in impossible(region):
+            with pytest.raises(InvalidRequest, match=said):
+                half.post(kind, body, **fields)
+        assert not half.busy
+        half.post(Kind.UNTAGGED, b"the next", wr_id="next")
+        (ended,) = cq.wait(5)
+        assert (ended.wr_id, ended.status) == ("next", WcStatus.SUCCESS)
+        (fpdu,) = MpaReceiver().receive(b"".join(fpdus))
+        assert isinstance(fpdu, Fpdu)
+        header, octets = decode_segment(fpdu.ulpdu)
+        assert octets == b"the next" and isinstance(header, UntaggedHeader) and header.msn == 1
+
+
+@pytest.mark.parametrize("qn", [0, 1, 2, 3])
+def test_the_first_message_of_each_queue_has_msn_1(context: Context, qn: int) -> None:
+    """RFC 5041 section 4.3: "The initial value for MSN MUST be one." """
+    pd, cq, fpdus = PD(context), CQ(context), list[bytes]()
+    for _ in range(2):  # a stream of the same number begins again
+        del fpdus[:]
+        with Stream(pd, cq) as stream:
+            half = stream.send_by(SETTINGS, fpdus.extend)
+            for octets in (b"one", b"two"):
+                half.post(Kind.UNTAGGED, octets, qn=qn)
+            while half.busy:
+                cq.wait(5)
+            frames = MpaReceiver().receive(b"".join(fpdus))
+            found = [decode_segment(each.ulpdu)[0] for each in frames if isinstance(each, Fpdu)]
+            headers = [each for each in found if isinstance(each, UntaggedHeader)]
+            assert [(each.qn, each.msn) for each in headers] == [(qn, 1), (qn, 2)]
 
 
 def test_a_wrong_message_fails_that_is_longer_than_what_the_device_reads_at_once(

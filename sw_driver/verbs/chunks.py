@@ -81,11 +81,14 @@ class ChunkHalf(SendingHalf):
         self._limit = self._chunks + _ALL
         self._context.registers.start(commands.set_limit(self._stream.number, self._limit))
 
-    def post(self, kind: Kind, body: Body, *, wr_id: object = None, **fields: int) -> None:
+    def post(
+        self, kind: Kind, body: Body, *, wr_id: object = None, fence: int = False, **fields: int
+    ) -> None:
         """Posts a message, as :meth:`SendingHalf.post` does."""
         if self.established or kind is Kind.CONTROL:
-            super().post(kind, body, wr_id=wr_id, **fields)
+            super().post(kind, body, wr_id=wr_id, fence=fence, **fields)
         else:
+            self._body_of(kind, body, fields)
             self._held.append((kind, body, wr_id, fields))
 
     def establish(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
-from ..base.errors import RnicTimeout, TransportError
+from ..base.checks import instance, message
+from ..base.errors import RnicTimeout, TransportError, UnsupportedDevice
 from ..transports.memory import Steps, finish
 from ..transports.transport import SentFpdu
 from .context import PATIENCE, SERVED
@@ -246,14 +247,20 @@ class SendingHalf:
 
         Over MPA alone, as :meth:`bound_reads`.
         """
+        self._over_mpa("answer Read Requests")
         self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
     def bound_reads(self, ord: int) -> None:
         """Lets the device take Read Responses only as they were asked for, and send no request
         while ``ord`` Reads are outstanding.
         """
+        self._over_mpa("bound Reads")
         self._context.receiving("take Read Responses")
         self._context.registers.start(commands.set_reads(self._stream.number, ord))
+
+    def _over_mpa(self, what: str) -> None:
+        if self._stream.association is not None:
+            raise UnsupportedDevice(f"the device does not {what} over SCTP: the host has to")
 
     def answering(self, qn: int) -> Responder | None:
         """Returns the responder, if the device itself answers the messages of a queue."""
@@ -298,28 +305,43 @@ class SendingHalf:
         fence
             The message leaves after all earlier Reads have ended, once :meth:`bound_reads` was
             called. It has no effect over SCTP.
+
+        Raises
+        ------
+        InvalidRequest
+            A field is too large, the message has 2**32 octets or more, or a READ has no sink.
         """
+        octets = self._body_of(kind, body, fields)
+        flags = Flag.SIGNALED | (Flag.FENCE if fence else Flag(0))
+        copy = None
+        if isinstance(octets, bytes) and len(octets) > _ROOM:
+            copy = self._registered(bytearray(octets))
+            octets = (Piece(copy.stag, len(octets), 0),)
+        elif isinstance(octets, bytes) and len(octets) > _INLINE and self._region is None:
+            self._region = self._registered(bytearray(_ROOM))
+        self._waiting.append(_Post(kind, octets, fields, wr_id, copy, flags))
+        self._write()
+
+    def _body_of(self, kind: Kind, body: Body, fields: dict[str, int]) -> bytes | tuple[Piece, ...]:
+        """Returns a message's octets, or where they are, if the message can be sent."""
+        instance(
+            "a message's body", body, bytes | Part | list | Piece,
+            called="bytes, Part, list of Parts or Piece",
+        )  # fmt: skip
         if kind is Kind.READ:
             self._context.receiving("take the response to an RDMA Read")
-        copy = None
         if isinstance(body, Part):
             body = [body]
         octets: bytes | tuple[Piece, ...] = b""
         if isinstance(body, list):
             pieces = tuple(part.piece for part in body)
             octets = pieces if any(piece.length for piece in pieces) else b""
-        elif isinstance(body, Piece):
-            octets = (body,)
-        elif len(body) > _ROOM:
-            copy = self._registered(bytearray(body))
-            octets = (Piece(copy.stag, len(body), 0),)
         else:
-            octets = body
-            if len(body) > _INLINE and self._region is None:
-                self._region = self._registered(bytearray(_ROOM))
-        flags = Flag.SIGNALED | (Flag.FENCE if fence else Flag(0))
-        self._waiting.append(_Post(kind, octets, fields, wr_id, copy, flags))
-        self._write()
+            octets = (body,) if isinstance(body, Piece) else body
+        # Where octets will lie that are copied is not known yet.
+        tried = (Piece(0, len(octets), 0),) if isinstance(octets, bytes) else octets
+        message(kind, Flag(0), fields, pieces=tried if octets else ())
+        return octets
 
     def _registered(self, octets: bytearray) -> MR:
         return self._stream.pd.register(octets, Access.LOCAL_READ)

@@ -30,6 +30,7 @@ from ddp_rnic.sim.model.sctp import (
 )
 from ddp_rnic.sim.replay.paths import frame_of
 from ddp_rnic.sw_driver import CQ
+from scapy.layers.sctp import SCTP, SCTPChunkInit, SCTPChunkParamAdaptationLayer
 
 PORT, TAG, TSN = 4791, 0x1234, 100
 WINDOW = association._WINDOW
@@ -53,11 +54,14 @@ class Stranger:
         The chunks that have come.
     waiting
         The frames that it sends.
+    first
+        The first frame that has come, with its INIT chunk.
     init
         The INIT chunk that has come.
     """
 
     def __init__(self, answers: Sequence[InitChunk] = (ANSWER,)) -> None:
+        self.first = b""
         self.got: list[AnyChunk] = []
         self.waiting = deque[bytes]()
         self._answers = deque(answers)
@@ -69,6 +73,7 @@ class Stranger:
             yield self.waiting.popleft()
 
     def put(self, frame: bytes) -> None:
+        self.first = self.first or frame
         packet = Packet.parse(frame[34:])
         self.port = packet.source
         self.got += packet.chunks
@@ -120,6 +125,19 @@ def meet(
                 await asyncio.sleep(0)
 
     return asyncio.run(carried(network, [node.context], network.ends, run()))
+
+
+def test_an_init_chunk_indicates_ddp(node: SctpNode) -> None:
+    """RFC 5043 section 5.1: "We define an Adaptation Indication that MUST appear in the INIT or
+    INIT-ACK". Scapy reads the packet.
+    """
+    stranger = Stranger()
+    assert meet(node, stranger, ready=lambda end: True)
+    init = SCTP(stranger.first[34:])[SCTPChunkInit]
+    (indication,) = [
+        each for each in init.params if isinstance(each, SCTPChunkParamAdaptationLayer)
+    ]
+    assert (indication.type, indication.indication) == (0xC006, 1)
 
 
 @pytest.mark.parametrize(

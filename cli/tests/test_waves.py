@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pylibfst
 import pytest
+import pywellen
 from ddp_rnic.cli import app
 from ddp_rnic.sim.capture.pcap import read_frames, write_pcap
 from ddp_rnic.sim.engines.waves import CYCLE
@@ -45,6 +47,25 @@ def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> 
     surfer = (out / "waves.sucl").read_text()
     assert f"cursor_set {marker}\n" in surfer and "variable_add rnic.m_axi_wdata\n" in surfer
     check_for_surfer(surfer, names, set(scopes), last - first)
+    check_with_wellen(out / "waves.fst", surfer, marker)
+
+
+def check_with_wellen(path: Path, commands: str, marker: int) -> None:
+    """Checks a waveform and a command file with Wellen, by which Surfer reads waveforms.
+
+    Each variable that is shown is in its scopes, and the clock rises at the marker.
+    """
+    wave = pywellen.Waveform(str(path))
+    added = re.findall("^variable_add (.+)$", commands, re.MULTILINE)
+    for name in added:
+        *scopes, last = name.split(".")
+        place: Any = wave
+        for scope in scopes:
+            (place,) = [each for each in place.scopes() if each.name == scope]
+        assert last in [each.name for each in place.vars()], name
+    assert "rnic.clk" in added
+    clock = wave["rnic.clk"].signal
+    assert (clock.value_at(marker - 1), clock.value_at(marker)) == (0, 1)
 
 
 def check_for_surfer(commands: str, names: set[str], scopes: set[str], length: int) -> None:

@@ -38,8 +38,8 @@ TOP = "bench"
 # as long again, which is more than the compiler saves. The C++ file that drives the design gains
 # from -O2, and from a translation unit of its own.
 _FAST, _DRIVER, _REST = ("-O1",), ("-O2",), ("-O0",)
-# Three passes of GCC take a quarter of its time, and make the simulation no faster. Clang has none of
-# these flags.
+# Three passes of GCC take a quarter of its time, and make the simulation no faster. Clang does not
+# know these flags.
 _GCC = ("-fno-tree-dse", "-fno-tree-fre", "-fno-tree-sink")
 #: The registers of the bench that let instances sleep (:mod:`rewrite`).
 _TIMES = (

@@ -16,6 +16,7 @@ from ..base.errors import StateError
 from ..rdmap import QP, WC
 from ..verbs.pd import PD
 from .endpoint import Endpoint
+from .errors import LeftTcp
 from .listener import ConnectRequest, Listener, connect
 from .pump import Pump
 
@@ -121,9 +122,9 @@ class BlockingRequest:
         work = self.asked.accept(private_data, **options)
         return BlockingEndpoint(self._manager, self._manager.run(work))
 
-    def reject(self, private_data: bytes = b"") -> None:
-        """Refuses the request."""
-        self._manager.run(self.asked.reject(private_data))
+    def reject(self, private_data: bytes = b"", *, keep_tcp: bool = False) -> LeftTcp | None:
+        """Refuses the request, as :meth:`.ConnectRequest.reject` does."""
+        return self._manager.run(self.asked.reject(private_data, keep_tcp=keep_tcp))
 
 
 class BlockingEndpoint:

@@ -321,7 +321,7 @@ class Connection:
             )
             return
         if reply.reject:
-            self._end(Rejected(reply.private_data))
+            self._end(Rejected(reply.private_data, bytes(self._in)))
             return
         ird, ord = self._ird, self._ord
         if (answer := reply.enhanced) is not None:

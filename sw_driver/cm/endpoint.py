@@ -22,7 +22,14 @@ from ..rdmap import CQ, QP, WC
 from ..verbs.context import Context
 from ..verbs.pd import PD
 from .connection import Connection
-from .errors import ConnectError, ConnectionLost, ConnectTimeout, Disconnected
+from .errors import (
+    ConnectError,
+    ConnectionLost,
+    ConnectTimeout,
+    Disconnected,
+    LeftTcp,
+    Rejected,
+)
 from .framing import MULPDU, packed
 from .pump import Owner, Pump
 
@@ -66,7 +73,11 @@ class Endpoint(Owner):
         The peer's address.
     cq
         The completion queue of the queue pair.
+    kept
+        The TCP connection after a refusal, until :func:`.connect` gives it to its caller.
     """
+
+    kept: LeftTcp | None = None
 
     def __init__(
         self,
@@ -79,8 +90,9 @@ class Endpoint(Owner):
         markers: bool,
         mulpdu: int | None,
         prepare: Callable[[QP], object] | None,
+        keep_tcp: bool = False,
     ) -> None:
-        self._sized = mulpdu is not None
+        self._sized, self._keeps = mulpdu is not None, keep_tcp
         self.pump = Pump.of(pd.context)
         self._loop, self._thread = self.pump.loop, threading.get_ident()
         self.cq = CQ(pd.context, cqe)
@@ -207,6 +219,8 @@ class Endpoint(Owner):
                 lost = ConnectionLost("this side has aborted the connection")
                 self._failure = self._failure or lost
             self._close()
+        if self.kept is not None:
+            self.kept.sock.close()
 
     def reason(self) -> Exception | None:
         """Returns why the connection ended other than gracefully, or None."""
@@ -321,6 +335,9 @@ class Endpoint(Owner):
 
     def _finish(self, sock: socket.socket) -> None:
         connection = self.connection
+        if self._keeps and isinstance(connection.error, Rejected):
+            self._leave(sock, connection.error)
+            return
         self._flush(sock)
         if self._eof and not self._half_closed and not self.pending:
             # The last octets before the peer's end are in the device.
@@ -419,6 +436,13 @@ class Endpoint(Owner):
             self.connection.lost(
                 ConnectionLost(f"the connection to {self.peer} is lost ({error}): {advice}")
             )
+        self._close()
+
+    def _leave(self, sock: socket.socket, refused: Rejected) -> None:
+        """Ends, and leaves TCP open."""
+        self._loop.remove_reader(sock)
+        self._loop.remove_writer(sock)
+        self._sock, self.kept = None, LeftTcp(sock, refused.octets)
         self._close()
 
     def _close(self) -> None:

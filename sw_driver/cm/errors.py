@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from typing import NamedTuple
+
 from ...hdl.spec.ddp import ErrorNumber, ErrorType
 from ..base.errors import InvalidRequest, RnicError, RnicTimeout
 from ..rdmap import Terminate
@@ -13,6 +16,7 @@ __all__ = [
     "Disconnected",
     "InsufficientIrd",
     "InvalidStartup",
+    "LeftTcp",
     "NoCommonRtr",
     "PrivateDataTooLong",
     "Refused",
@@ -34,6 +38,15 @@ class Refused(ConnectError, ConnectionRefusedError):
     """The host refuses TCP connections at the port."""
 
 
+class LeftTcp(NamedTuple):
+    """Holds a TCP connection that stayed open after a refusal, for another use (RFC 5044 section
+    7.1.2). It belongs to whoever gets it.
+    """
+
+    sock: socket.socket  #: without blocking, as asyncio needs it
+    octets: bytes  #: that came after the peer's start-up frame
+
+
 class Rejected(ConnectError):
     """The peer has rejected the request.
 
@@ -41,14 +54,23 @@ class Rejected(ConnectError):
     ----------
     private_data
         The octets that the peer sent with its answer.
+    octets
+        Octets that came after the answer.
+
+    Attributes
+    ----------
+    tcp
+        The TCP connection, if the caller has asked for it by ``keep_tcp``.
     """
 
-    def __init__(self, private_data: bytes) -> None:
+    tcp: LeftTcp | None = None
+
+    def __init__(self, private_data: bytes, octets: bytes = b"") -> None:
         said = f", with the private data {private_data!r}" if private_data else ""
         super().__init__(
             f"the peer refuses the connection{said}: ask for a service and settings that it offers"
         )
-        self.private_data = private_data
+        self.private_data, self.octets = private_data, octets
 
 
 class ConnectTimeout(ConnectError, RnicTimeout):

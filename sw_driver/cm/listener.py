@@ -23,7 +23,9 @@ from .errors import (
     ConnectionLost,
     ConnectTimeout,
     InvalidStartup,
+    LeftTcp,
     Refused,
+    Rejected,
     Unreachable,
 )
 from .startup import UNSAID, Enhanced, Rtr, StartupFrame
@@ -62,6 +64,7 @@ async def connect(
     timeout: float | None = 10.0,
     prepare: Callable[[QP], object] | None = None,
     delay: float = 0.0,
+    keep_tcp: bool = False,
 ) -> Endpoint:
     """Connects to an RDMA peer over TCP.
 
@@ -95,6 +98,9 @@ async def connect(
     delay
         How many seconds this side's first message waits for one of the peer. Linux's siw can miss a
         message that comes right after its reply; 0.5 is enough.
+    keep_tcp
+        If the peer rejects the request, TCP stays open for another use (RFC 5044 section 7.1.2), as
+        ``tcp`` of the exception.
 
     Raises
     ------
@@ -105,8 +111,9 @@ async def connect(
     port = integer("port", port, 1, (1 << 16) - 1)
     timeout, wait = seconds("timeout", timeout), seconds("delay", delay) or 0.0
     endpoint = Endpoint(
-        pd, cqe=cqe, ird=ird, ord=ord, crc=crc, markers=markers, mulpdu=mulpdu, prepare=prepare
-    )
+        pd, cqe=cqe, ird=ird, ord=ord, crc=crc, markers=markers, mulpdu=mulpdu, prepare=prepare,
+        keep_tcp=flag("keep_tcp", keep_tcp),
+    )  # fmt: skip
     try:
         endpoint.connection.connect(
             private_data, revision=revision, peer_to_peer=peer_to_peer, rtr=rtr,
@@ -147,6 +154,8 @@ async def _open(endpoint: Endpoint, context: Context, host: str, port: int) -> N
         # A Terminate must reach the peer.
         await endpoint.until(lambda: endpoint.closed, None)
     if (reason := endpoint.reason()) is not None:
+        if isinstance(reason, Rejected):
+            reason.tcp, endpoint.kept = endpoint.kept, None
         raise reason
 
 
@@ -199,9 +208,15 @@ class ConnectRequest:
     """
 
     def __init__(
-        self, pd: PD, sock: socket.socket, peer: object, frame: StartupFrame, octets: bytes
+        self,
+        pd: PD,
+        sock: socket.socket,
+        peer: object,
+        frame: StartupFrame,
+        octets: bytes,
+        taken: int,
     ) -> None:
-        self._pd, self._sock, self._octets = pd, sock, octets
+        self._pd, self._sock, self._octets, self._taken = pd, sock, octets, taken
         self._answered = False
         self.peer = peer
         self.private_data, self.revision = frame.private_data, frame.revision
@@ -267,9 +282,12 @@ class ConnectRequest:
             raise
         return endpoint
 
-    async def reject(self, private_data: bytes = b"") -> None:
-        """Refuses the request."""
-        private_data = copy_of(private_data)
+    async def reject(self, private_data: bytes = b"", *, keep_tcp: bool = False) -> LeftTcp | None:
+        """Refuses the request.
+
+        With ``keep_tcp``, TCP stays open for another use (RFC 5044 section 7.1.2), and is returned.
+        """
+        private_data, keep_tcp = copy_of(private_data), flag("keep_tcp", keep_tcp)
         self._check()
         enhanced = None if self.ird is None and self.ord is None else Enhanced(0, 0)
         frame = StartupFrame(
@@ -279,6 +297,16 @@ class ConnectRequest:
         octets = frame.encode()
         self._answered = True
         loop = asyncio.get_running_loop()
+        if keep_tcp:
+            try:
+                async with asyncio.timeout(_LINGER):
+                    await loop.sock_sendall(self._sock, octets)
+            except BaseException as error:
+                self._sock.close()
+                if isinstance(error, OSError):  # a timeout, too
+                    raise ConnectionLost(f"{self.peer} has not taken the refusal") from error
+                raise
+            return LeftTcp(self._sock, self._octets[self._taken :])
         with self._sock as sock, suppress(OSError, TimeoutError):
             async with asyncio.timeout(_LINGER):
                 await loop.sock_sendall(sock, octets)
@@ -286,6 +314,7 @@ class ConnectRequest:
                 # A socket that is closed with octets unread would take the answer back.
                 while await loop.sock_recv(sock, _READ):
                     pass
+        return None
 
     def close(self) -> None:
         """Drops the request without an answer, unless it was answered."""
@@ -460,7 +489,7 @@ class Listener:
                     if not more:
                         raise ConnectionLost("it closed the connection during start-up")
                     octets += more
-            frame, _ = parsed
+            frame, taken = parsed
             if frame.reply or frame.reject:
                 raise InvalidStartup("a connection must begin with an MPA Request Frame")
         except (ConnectError, OSError) as error:
@@ -470,6 +499,6 @@ class Listener:
             sock.close()
             raise
         else:
-            request = ConnectRequest(self._pd, sock, peer, frame, octets)
+            request = ConnectRequest(self._pd, sock, peer, frame, octets, taken)
             self._waiting.add(request)
             self._requests.put_nowait(request)

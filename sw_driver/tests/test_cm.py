@@ -25,6 +25,7 @@ from ddp_rnic.sw_driver import (
     WcStatus,
 )
 from ddp_rnic.sw_driver.cm import (
+    ConnectionLost,
     ConnectionManager,
     ConnectRequest,
     ConnectTimeout,
@@ -35,6 +36,7 @@ from ddp_rnic.sw_driver.cm import (
     Refused,
     Rejected,
     Rtr,
+    StartupFrame,
     connect,
 )
 from ddp_rnic.sw_driver.prm import connect as connect_to_manager
@@ -165,6 +167,77 @@ def test_a_rejected_request_brings_the_private_data(pd: PD) -> None:
                 assert caught.value.private_data == b"no room"
         with pytest.raises(Refused, match="nothing listens at .*: start the server first"):
             await connect(pd, "127.0.0.1", 1)
+
+    run(test)
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_tcp_stays_open_after_a_refusal_for_whoever_keeps_it(pd: PD, revision: int) -> None:
+    """RFC 5044 section 7.1.2: the implementation "MUST exit MPA, leaving the TCP connection open",
+    the responder that rejects and the initiator that is rejected.
+    """
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with Listener(pd) as listener:
+            client = asyncio.create_task(
+                connect(pd, "127.0.0.1", listener.port, revision=revision, keep_tcp=True)
+            )
+            kept = await (await listener.request()).reject(b"another protocol", keep_tcp=True)
+            assert kept is not None and kept.octets == b""
+            await loop.sock_sendall(kept.sock, b"hello")
+            with pytest.raises(Rejected) as caught:
+                await client
+        left = caught.value.tcp
+        assert left is not None and caught.value.private_data == b"another protocol"
+        with kept.sock, left.sock:
+            found = left.octets
+            while len(found) < 5:
+                found += await loop.sock_recv(left.sock, 9)
+            await loop.sock_sendall(left.sock, b"and back")
+            assert found == b"hello" and await loop.sock_recv(kept.sock, 9) == b"and back"
+
+    run(test)
+
+
+def test_octets_after_a_start_up_frame_are_not_lost_by_a_refusal(pd: PD) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        request = StartupFrame(reply=False, revision=1).encode()
+        async with Listener(pd) as listener:
+            with socket.create_connection(("127.0.0.1", listener.port)) as peer:
+                peer.sendall(request + b"early")
+                kept = await (await listener.request()).reject(keep_tcp=True)
+                assert kept is not None and kept.octets == b"early"
+                kept.sock.close()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            port = server.getsockname()[1]
+            client = asyncio.create_task(connect(pd, "127.0.0.1", port, keep_tcp=True))
+            peer, _ = await loop.sock_accept(server)
+            with peer:
+                await loop.sock_recv(peer, 100)
+                reply = StartupFrame(reply=True, revision=2, reject=True)
+                await loop.sock_sendall(peer, reply.encode() + b"further")
+                with pytest.raises(Rejected) as caught:
+                    await client
+                left = caught.value.tcp
+                assert left is not None and left.octets == b"further"
+                left.sock.close()
+
+    run(test)
+
+
+def test_a_peer_that_is_gone_before_its_refusal_leaves_nothing_open(pd: PD) -> None:
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            peer = socket.create_connection(("127.0.0.1", listener.port))
+            peer.sendall(StartupFrame(reply=False, revision=1).encode())
+            request = await listener.request()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+            with pytest.raises(ConnectionLost):
+                await request.reject(keep_tcp=True)
 
     run(test)
 

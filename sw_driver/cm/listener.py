@@ -99,8 +99,7 @@ async def connect(
         How many seconds this side's first message waits for one of the peer. Linux's siw can miss a
         message that comes right after its reply; 0.5 is enough.
     keep_tcp
-        If the peer rejects the request, TCP stays open for another use (RFC 5044 section 7.1.2), as
-        ``tcp`` of the exception.
+        After a refusal TCP stays open, as ``tcp`` of the exception (RFC 5044 section 7.1.2).
 
     Raises
     ------

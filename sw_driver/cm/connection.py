@@ -9,6 +9,7 @@ from ..base.checks import flag, instance, integer
 from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest, StateError, UnsupportedDevice
 from ..rdmap import CQ, QP, Layer, Opcode, QPState, Source, Terminate
+from ..rdmap.wire import Message, Queue, control
 from ..verbs.pd import PD
 from ..verbs.sending import SendSettings
 from .errors import (
@@ -16,6 +17,7 @@ from .errors import (
     ConnectionLost,
     InsufficientIrd,
     InvalidStartup,
+    LocalFailure,
     NoCommonRtr,
     Rejected,
     Terminated,
@@ -30,6 +32,7 @@ _EARLY = 1 << 16
 #: "TCP connection closed, terminated, or lost", RFC 5044 section 8.
 _CLOSED = 0x01
 #: Errors of MPA for which the initiator sends a Terminate, RFC 6581.
+_LOCAL = 0x05
 _INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
 #: The order of preference: of several messages an initiator sends, and a responder names, the
 #: first.
@@ -326,7 +329,11 @@ class Connection:
         ird, ord = self._ird, self._ord
         if (answer := reply.enhanced) is not None:
             ird, ord = _least(ird, answer.ord), _least(ord, answer.ird)
-        qp = self._begin(reply, ird, ord)
+        try:
+            qp = self._begin(reply, ird, ord)
+        except Exception as failure:
+            self._fail(reply, failure)
+            return
         if answer is not None and answer.ord != UNSAID and answer.ord > self._ird:
             self.error = InsufficientIrd(
                 f"the peer insists on {answer.ord} outstanding RDMA Reads: connect with an ird of"
@@ -346,6 +353,18 @@ class Connection:
                 )
                 qp.terminate(Terminate(Layer.LLP, 0, _NO_RTR))
         self.silent = self._listens_first
+
+    def _fail(self, reply: StartupFrame, failure: Exception) -> None:
+        """Ends because of a failure of this side, with a Terminate (RFC 6581 section 9.3), which no
+        queue pair can send.
+        """
+        if reply.enhanced is not None:
+            source = MpaSource(MULPDU[0], crc=self._crc or reply.crc, markers=reply.markers)
+            octets = Terminate(Layer.LLP, 0, _LOCAL).encode()
+            self._out += b"".join(
+                source.untagged(Queue.TERMINATE, octets, rsvdulp=control(Message.TERMINATE) << 32)
+            )
+        self._end(LocalFailure(failure))
 
     # -- octets -----------------------------------------------------------------------------------
 

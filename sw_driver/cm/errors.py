@@ -17,6 +17,7 @@ __all__ = [
     "InsufficientIrd",
     "InvalidStartup",
     "LeftTcp",
+    "LocalFailure",
     "NoCommonRtr",
     "PrivateDataTooLong",
     "Refused",
@@ -71,6 +72,14 @@ class Rejected(ConnectError):
             f"the peer refuses the connection{said}: ask for a service and settings that it offers"
         )
         self.private_data, self.octets = private_data, octets
+
+
+class LocalFailure(ConnectError):
+    """This side could not set up its queue pair; ``failure`` is the reason."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(f"this side could not set up its queue pair: {failure}")
+        self.failure = failure
 
 
 class ConnectTimeout(ConnectError, RnicTimeout):

@@ -24,6 +24,7 @@ from .errors import (
     ConnectTimeout,
     InvalidStartup,
     LeftTcp,
+    LocalFailure,
     Refused,
     Rejected,
     Unreachable,
@@ -155,7 +156,7 @@ async def _open(endpoint: Endpoint, context: Context, host: str, port: int) -> N
     if (reason := endpoint.reason()) is not None:
         if isinstance(reason, Rejected):
             reason.tcp, endpoint.kept = endpoint.kept, None
-        raise reason
+        raise reason.failure if isinstance(reason, LocalFailure) else reason
 
 
 async def _reach(context: Context, host: str, port: int) -> tuple[socket.socket, object]:

@@ -37,10 +37,11 @@ from ddp_rnic.sw_driver.cm import (
     Rejected,
     Rtr,
     StartupFrame,
+    Terminated,
     connect,
 )
 from ddp_rnic.sw_driver.prm import connect as connect_to_manager
-from ddp_rnic.sw_driver.rdmap import Opcode
+from ddp_rnic.sw_driver.rdmap import Layer, Opcode
 from ddp_rnic.sw_driver.tests.managed import managed
 from ddp_rnic.sw_driver.transports.recorded import Recorder
 
@@ -196,6 +197,36 @@ def test_tcp_stays_open_after_a_refusal_for_whoever_keeps_it(pd: PD, revision: i
                 found += await loop.sock_recv(left.sock, 9)
             await loop.sock_sendall(left.sock, b"and back")
             assert found == b"hello" and await loop.sock_recv(kept.sock, 9) == b"and back"
+
+    run(test)
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_an_initiator_that_fails_sends_a_terminate(pd: PD, revision: int) -> None:
+    """RFC 6581 section 9.3: "The initiator or responder MUST generate the TERM message that
+    contains Layer 2, Error Type 0, Error Code 5 when it encounters any error locally". RFC 5044
+    has no such code.
+    """
+
+    def prepare(qp: Any) -> None:
+        raise MemoryError("no room for receives")
+
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            client = asyncio.create_task(
+                connect(pd, "127.0.0.1", listener.port, revision=revision, prepare=prepare)
+            )
+            server = await (await listener.request()).accept()
+            reason = await server.disconnected(5)
+            if revision == 2:
+                assert isinstance(reason, Terminated) and reason.by_peer
+                found = reason.terminate
+                assert (found.layer, found.type, found.code) == (Layer.LLP, 0, 5)
+            else:
+                assert reason is None
+            server.abort()
+            with pytest.raises(MemoryError, match="no room for receives"):
+                await client
 
     run(test)
 

@@ -261,7 +261,9 @@ class SendRing:
         ResourceExhausted
             The ring has no room.
         """
-        instance("a message's body", body, bytes | Part | Piece, called="bytes, Part or Piece")
+        instance(
+            "a message's body", body, bytes | Part | Piece, called="bytes object, a Part or a Piece"
+        )
         if isinstance(body, Part):
             body = body.piece if body.length else b""
         if isinstance(body, bytes):

@@ -786,7 +786,7 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(prm: Managed) -> 
         for body, fields, text in (
             (b"octets", {"stag": 1 << 32}, r"stag must be from 0 to 2\*\*32 - 1"),
             (Piece(1, 1 << 32, 0), {}, r"length must be from 0 to 2\*\*32 - 1"),
-            ("text", {}, "a message's body must be a bytes, Part or Piece, not 'text'"),
+            ("text", {}, "body must be a bytes object, a Part or a Piece, not 'text'"),
         ):
             with pytest.raises(InvalidRequest, match=text):
                 other.post(Kind.TAGGED, cast(Any, body), **fields)

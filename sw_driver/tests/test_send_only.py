@@ -96,7 +96,7 @@ def impossible(region: MR) -> list[tuple[Kind, Any, dict[str, Any], str]]:
         (send, b"octets", {"qn": 1 << 32}, "qn must be from 0"),
         (send, b"octets", {"qn": "first"}, "qn must be an integer, not 'first'"),
         (send, b"", {"rsvdulp": 1 << 40}, r"rsvdulp must be from 0 to 2\*\*40 - 1"),
-        (send, "text", {}, "a message's body must be a bytes, Part, list of Parts or Piece, not"),
+        (send, "text", {}, "body must be a bytes object, a Part, a list of Parts or a Piece, not"),
     ]
 
 

@@ -326,7 +326,7 @@ class SendingHalf:
         """Returns a message's octets, or where they are, if the message can be sent."""
         instance(
             "a message's body", body, bytes | Part | list | Piece,
-            called="bytes, Part, list of Parts or Piece",
+            called="bytes object, a Part, a list of Parts or a Piece",
         )  # fmt: skip
         if kind is Kind.READ:
             self._context.receiving("take the response to an RDMA Read")

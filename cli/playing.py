@@ -84,7 +84,7 @@ def play(
         cycles.take(outcome, ends=True)
     run = Run(plan, outcome, memory, comparison.finish(outcome, memory), tally)
     if record is not None:
-        run.outcome = record.restore(outcome)
+        run.outcome, run.outline = record.restore(outcome), record.outline
     return run
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from ...hdl.spec import ddp
 from ...hdl.spec.ddp import ErrorNumber
@@ -365,6 +366,11 @@ def key_of(arrival: Arrival) -> Key:
     return arrival.endpoint, arrival.order
 
 
+def place_of(arrival: Arrival) -> tuple[int, int]:
+    """Returns the frame of a segment and the order at its host, by which lists are sorted."""
+    return arrival.frame, arrival.order
+
+
 def directions_of(capture: Capture, traffic: Traffic) -> dict[int, Direction]:
     """Returns the direction of a connection that each stream over MPA is, by the stream's
     number.
@@ -404,7 +410,7 @@ class Explainer:
             self._placements |= {key_of(each.arrival): each for each in golden.placements}
             self._errors |= {key_of(each.arrival): each for each in golden.errors}
             self._deliveries |= {key_of(each.arrival): each for each in golden.deliveries}
-        self.judged = dict(sorted(self.judged.items(), key=lambda each: each[1].arrival.frame))
+        self.judged = dict(sorted(self.judged.items(), key=lambda each: place_of(each[1].arrival)))
         self._steps = traffic.sctp.steps if traffic.sctp else ()
         self._carriers = {
             key: step
@@ -416,7 +422,7 @@ class Explainer:
         self._sources: dict[int, Sources] = {}
         self._directions = directions_of(capture, traffic)
         self._shown: dict[int, Shown] = {}
-        self._times: dict[int, float] = {}
+        self._times = np.zeros(capture.frames + 1)
         self._asked: dict[int, tuple[IpPacket | None, Segment | None]] = {}
 
     def read(self, frames: Iterable[Frame], asked: int | None = None) -> None:
@@ -426,10 +432,9 @@ class Explainer:
         """
         judged = self.judged.values() if asked is None else self.of_frame(asked)
         wanted = {each.frame for some in judged for each, _, _ in self._pieces(some.arrival)}
-        timed = {each.arrival.frame for each in judged}
         packets = Packets()
         for frame in frames:
-            if not self._times or frame.number in timed:
+            if frame.number < len(self._times):  # the file may have grown since it was read
                 self._times[frame.number] = frame.time
             packet = packets.take(frame)
             tcp = packet is not None and packet.protocol == TCP
@@ -443,8 +448,7 @@ class Explainer:
 
     def time(self, frame: int) -> float:
         """Returns the seconds from the capture's first frame to a frame."""
-        first = next(iter(self._times.values()), 0.0)
-        return self._times.get(frame, first) - first
+        return float(self._times[frame] - self._times[1])
 
     def of_frame(self, frame: int) -> list[Judged]:
         """Returns the segments that have octets in a frame, or that the frame completes."""

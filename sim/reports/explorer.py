@@ -7,21 +7,22 @@ are in pieces, compressed, and a piece is decoded when it is needed.
 from __future__ import annotations
 
 import base64
+import heapq
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from ...sw_driver.rdmap.wire import Message
-from ..capture.streams import Arrival, Tagged, Untagged
 from ..engines.waves import edge
-from ..replay.expectation import Buffer, Judged
+from ..replay.expectation import Buffer
 from ..replay.regions import Region
 from . import fields, timeline
 from .explanation import Explainer, Explanation, Key, key_of
+from .outline import Outline, Row
 from .page import filled
 from .report import Result
 from .shown import Shown
@@ -52,8 +53,8 @@ def write(
 
 
 def left_out(listed: int, segments: int) -> str:
-    """Returns the words about a list that does not have all segments."""
-    return f"the first segments and those refused later, {listed} of {segments}"
+    """Returns the words about a list in which only some segments are explained."""
+    return f"the first segments and those refused later are explained, {listed} of {segments}"
 
 
 def _around(
@@ -62,37 +63,82 @@ def _around(
     """Writes the pieces of explanations; returns the file's text before and after them."""
     times = {key_of(each.arrival): each for run in result.runs for each in timeline.segments(run)}
     tables = _Tables()
-    columns: list[list[Any]] = [[] for _ in range(10)]
     judged = list(explainer.judged.values())
+    explained: list[_Listed] = []
     for at in range(0, len(judged), _SEGMENTS):
         known = [explainer.explain(each) for each in judged[at : at + _SEGMENTS]]
         pieces.write(_script(f"more-{at // _SEGMENTS}", _piece(tables, known, times)))
-        for each in known:
-            for column, value in zip(columns, _row(tables, explainer, each), strict=True):
-                column.append(value)
+        rows = Outline((each.judged, each.placement) for each in known)
+        for row, each in zip(rows, known, strict=True):
+            where = each.placement
+            target, offset = (None, 0) if where is None else (where.target, where.offset)
+            explained.append(_Listed(row, target, offset, len(explained)))
             for shown in each.shown:
                 shown.forget()
         if progress is not None:
             progress(at + len(known), len(judged))
-    rows = [
-        _script(f"rows-{at // _ROWS}", [column[at : at + _ROWS] for column in columns])
-        for at in range(0, len(judged), _ROWS)
-    ]
+    lists, count = list[str](), 0
+    listed = _listed(result, explained, explainer)
+    while some := list(islice(listed, _ROWS)):
+        columns = zip(*(_columns(tables, explainer, each) for each in some), strict=True)
+        lists.append(_script(f"rows-{len(lists)}", list(columns)))
+        count += len(some)
     data = {
         "source": result.source,
         "verdict": result.verdict,
         "agrees": result.agrees,
         "width": result.width,
-        "count": len(judged),
-        "left_out": left_out(len(judged), result.segments) if len(judged) < result.segments else "",
+        "count": count,
+        "explained": len(judged),
         "rows": _ROWS,
         "segments": _SEGMENTS,
         "streams": {stream.number: str(stream) for _, stream in result.streams},
         **tables.lists(),
     }
-    page = filled(_TEMPLATE, data).replace(_FIRST, "".join(rows[:1]))
+    page = filled(_TEMPLATE, data).replace(_FIRST, "".join(lists[:1]))
     before, _, after = page.partition(_REST)
-    return before + "".join(rows[1:]), after
+    return before + "".join(lists[1:]), after
+
+
+class _Listed(NamedTuple):
+    """A segment in the list: where its payload went, and the number of its explanation, or -1."""
+
+    row: Row
+    target: Region | Buffer | None
+    at: int
+    explanation: int
+
+
+def _listed(
+    result: Result, explained: Iterable[_Listed], explainer: Explainer
+) -> Iterator[_Listed]:
+    """Yields all segments in the order of their frames."""
+    others = (
+        (
+            _Listed(row, row.target, row.at, -1)
+            for row in run.outline.sorted()
+            if (row.host, row.order) not in explainer.judged  # it was refused later
+        )
+        for run in result.runs
+        if run.outline is not None
+    )
+    return heapq.merge(explained, *others, key=lambda each: (each.row.frame, each.row.order))
+
+
+def _columns(tables: _Tables, explainer: Explainer, listed: _Listed) -> tuple[Any, ...]:
+    """Returns the columns of a segment in the list.
+
+    They are frame, microseconds, stream, kind, STag or queue, offset, octets of payload, verdict;
+    the target of the payload, and its offset there, or -1; the number of the explanation, or -1.
+    """
+    row, target, at, explanation = listed
+    return (
+        row.frame, round(explainer.time(row.frame) * 1e6), row.stream,
+        tables.at("kinds", row.kind), row.tag, row.offset, row.length,
+        tables.at("verdicts", row.verdict),
+        -1 if target is None else tables.target(target), -1 if target is None else at,
+        explanation,
+    )  # fmt: skip
 
 
 def _script(name: str, data: Any) -> str:
@@ -123,49 +169,6 @@ class _Tables:
         """Returns the place of a region or buffer in the list of targets."""
         base = target.to if isinstance(target, Region) else 0
         return self.at("targets", (str(target), target.length, hex(base)))
-
-
-def _row(tables: _Tables, explainer: Explainer, explanation: Explanation) -> Iterator[Any]:
-    """Yields the columns of a segment in the list.
-
-    They are frame, microseconds, stream, kind, STag or queue, offset, octets of payload, verdict;
-    then the target of the payload, and its offset there, or -1.
-    """
-    arrival, placement = explanation.judged.arrival, explanation.placement
-    kind, tag, offset, length = _header(arrival)
-    yield arrival.frame
-    yield round(explainer.time(arrival.frame) * 1e6)
-    yield arrival.stream.number
-    yield tables.at("kinds", kind)
-    yield tag
-    yield offset
-    yield length
-    yield tables.at("verdicts", _verdict(explanation.judged, written=placement is not None))
-    yield -1 if placement is None else tables.target(placement.target)
-    yield -1 if placement is None else placement.offset
-
-
-def _header(arrival: Arrival) -> tuple[str, str, str, int]:
-    """Returns kind, STag or queue, offset and octets of payload."""
-    match arrival.header:
-        case Tagged(stag=stag, to=to, length=length):
-            return _opcode(arrival.ulpdu[1] & 15), f"STag {stag:#010x}", f"{to:#x}", length
-        case Untagged(opcode=opcode, queue=queue, msn=msn, mo=mo, payload=payload):
-            return _opcode(opcode), f"QN {queue} MSN {msn}", str(mo), len(payload)
-    return "no sound header", "", "", len(arrival.ulpdu)
-
-
-def _opcode(number: int) -> str:
-    known = number in Message._value2member_map_
-    return Message(number).name.replace("_", " ").title() if known else f"opcode {number}"
-
-
-def _verdict(judged: Judged, *, written: bool) -> str:
-    if judged.dropped:
-        return "dropped"
-    if judged.error is None:
-        return "placed" if written else "accepted"
-    return f"{'failed later' if written else 'refused'}: {judged.error}"
 
 
 def _piece(

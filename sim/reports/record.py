@@ -1,4 +1,6 @@
-"""Keeps the beginning of a long run, and the segments that were refused later."""
+"""Keeps the beginning of a long run and the segments that were refused later, and one row of each
+other segment.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from ..replay.expectation import Delivery, Expected, Judged, Placement
 from ..replay.plan import Plan
 from ..replay.sctp_expectation import SctpGolden
 from .explanation import Key, key_of
+from .outline import Outline
 
 __all__ = ["MOST", "OCTETS", "Record"]
 
@@ -31,6 +34,11 @@ class Record:
     ----------
     plan
         The plan of the run, whose judgements are forgotten piece by piece.
+
+    Attributes
+    ----------
+    outline
+        The other segments.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -41,6 +49,7 @@ class Record:
         self._placements: list[Placement] = []
         self._deliveries: list[Delivery] = []
         self._ring: list[Expected] = []
+        self.outline = Outline()
 
     def take(self, outcome: Outcome) -> bool:
         """Takes the outcome so far; returns True if plan and engine may forget the events."""
@@ -57,7 +66,7 @@ class Record:
             self._deliveries = [*golden.deliveries]
             if isinstance(golden, SctpGolden):
                 self._ring = [*golden.ring]
-        self._add_refused()
+        self._add_later()
         return True
 
     def _most(self) -> int:
@@ -66,7 +75,7 @@ class Record:
         octets = accumulate(len(each.arrival.ulpdu) for each in judged)
         return sum(1 for _ in takewhile(lambda count: count <= OCTETS, octets))
 
-    def _add_refused(self) -> None:
+    def _add_later(self) -> None:
         golden = self._plan.golden
         late = {
             key: each
@@ -75,6 +84,12 @@ class Record:
         }
         self._judged |= late
         self._placements += [each for each in golden.placements if key_of(each.arrival) in late]
+        placements = {key_of(each.arrival): each for each in golden.placements}
+        self.outline.add(
+            (each, placements.get(key))
+            for key, each in golden.judged.items()
+            if key not in self._judged
+        )
 
     def restore(self, outcome: Outcome) -> Outcome:
         """Gives the plan its events back, at the end of the run; returns the outcome with the
@@ -83,10 +98,10 @@ class Record:
         golden = self._plan.golden
         if self._beginning is None:
             self._judged = dict(islice(golden.judged.items(), self._most()))
-            self._add_refused()
+            self._add_later()
             golden.judged = self._judged
             return outcome
-        self._add_refused()
+        self._add_later()
         golden.judged, golden.placements = self._judged, self._placements
         golden.deliveries, self._plan.sent = self._deliveries, self._sent
         if isinstance(golden, SctpGolden):

@@ -28,6 +28,7 @@ from ..replay.expectation import Buffer, ExpectedError, StreamCounts
 from ..replay.plan import Plan
 from ..replay.regions import Region
 from ..replay.sctp_expectation import SctpGolden
+from .outline import Outline
 
 MOST_NAMED = 4  # how many left-out things, or errors, a sentence names
 #: The version of ``report.schema.json``, which describes the result of :func:`as_json`. It grows
@@ -105,13 +106,16 @@ class Tally:
 
 @dataclass
 class Run:
-    """One simulated RNIC, after its run. ``tally`` has counted all but the outcome."""
+    """One simulated RNIC, after its run. ``tally`` has counted all but the outcome; ``outline`` has
+    the segments whose events were forgotten.
+    """
 
     plan: Plan
     outcome: Outcome
     memory: NDArray[np.uint8]
     differences: list[Difference]
     tally: Tally | None = None
+    outline: Outline | None = None
 
     def __post_init__(self) -> None:
         self._tally = self.tally or Tally(self.plan, self.memory)

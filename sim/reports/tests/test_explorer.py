@@ -85,7 +85,8 @@ def test_the_file_needs_no_other_and_has_every_segment(text: str, explainer: Exp
     data, pieces = unpacked(text)
     assert data["count"] == len(explainer.judged) == 236
     (rows,) = pieces["rows"]
-    assert {len(column) for column in rows} == {236} and len(rows) == 10
+    assert {len(column) for column in rows} == {236} and len(rows) == 11
+    assert rows[10] == [*range(236)] and data["explained"] == 236
     assert rows[0] == [each.arrival.frame for each in explainer.judged.values()]
     assert len(pieces["more"]) == -(-236 // data["segments"])
     # The first rows stand before the script that shows them.

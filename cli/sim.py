@@ -51,8 +51,9 @@ _LEAD = 20
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Directory for report.json, memory/, receives/, and explorer.html with the first"
-        f" segments, up to {MOST} and {OCTETS >> 20} MiB, and all that were refused.",
+        help="Directory for report.json, memory/, receives/, and explorer.html, which lists all"
+        f" segments, and explains the first ones, up to {MOST} and {OCTETS >> 20} MiB, and all that"
+        " were refused.",
         show_default=False,
     ),
 ]

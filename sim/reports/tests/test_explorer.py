@@ -8,10 +8,12 @@ import re
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ddp_rnic
+import numpy as np
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import capture_of, read_capture
@@ -26,6 +28,7 @@ from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, derive
 from ddp_rnic.sim.reports import explorer
 from ddp_rnic.sim.reports.explanation import Explainer
+from ddp_rnic.sim.reports.outline import Outline
 from ddp_rnic.sim.reports.report import Result, Run
 
 SHIPPED = Path(ddp_rnic.__file__).parent / "sim" / "data" / "workload.pcap"
@@ -206,3 +209,32 @@ def test_a_browser_filters_as_one_types(text: str, tmp_path: Path) -> None:
         "stag:0x18072e8c": sum(tag == "STag 0x18072e8c" for _, tag, _ in cells),
         "no such": 0,
     }
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_lists_two_hundred_thousand_segments(
+    explainer: Explainer, result: Result, tmp_path: Path
+) -> None:
+    outline = Outline((each, None) for each in explainer.judged.values())
+    (rows,) = outline._rows
+    outline._rows = [np.tile(rows, 850)]
+    outline._rows[0]["order"] = np.arange(850 * len(rows)) + len(rows)
+    run, *others = result.runs
+    long, path = replace(result, runs=[replace(run, outline=outline), *others]), tmp_path / "long"
+    explorer.write(long, explainer, path)
+    total = 851 * 236
+    typed = (
+        "<script>const waits = setInterval(() => { if (loaded < data.count) return;"
+        " clearInterval(waits); choose(data.count - 1, true);"
+        " document.body.append(`[last=${by('details').textContent}]`);"
+        " by('filter').value = 'qn:0 msn:1'; refilter();"
+        " document.body.append(`[found=${shown()}]`); }, 10);</script>"
+    )
+    page = path.read_text(encoding="utf-8").replace("</body>", f"{typed}</body>")
+    path = tmp_path / "explorer.html"
+    path.write_text(page, encoding="utf-8")
+    found = dom(path, "", "--window-size=1280,900")
+    (frame,) = {each.arrival.frame for each in [*explainer.judged.values()][-1:]}
+    assert f"rnic explain CAPTURE {frame}" in found and f"236 of {total:,}" in found
+    first = [row.tag for row in outline].count("QN 0 MSN 1") // 850
+    assert f"[found={851 * first}]" in found and first > 1

@@ -263,7 +263,9 @@ def _write(result: Result, found: Input, out: Path) -> list[str]:
     listed = len(explainer.judged)
     with bar("explaining", listed) as progress:
         explorer.write(result, explainer, path, progress)
-    some = f" ({explorer.left_out(listed, result.segments)})" if listed < result.segments else ""
+    some = (
+        f" ({explorer.explained_text(listed, result.segments)})" if listed < result.segments else ""
+    )
     return [
         f"report: {escape(str(out / 'report.json'))}",
         f"segments: {escape(str(path))}{some}",

@@ -27,7 +27,7 @@ from .page import filled
 from .report import Result
 from .shown import Shown
 
-__all__ = ["left_out", "write"]
+__all__ = ["explained_text", "write"]
 
 _TEMPLATE = Path(__file__).with_name("explorer.html")
 #: Where the pieces are put: the first piece of rows before the script, so that it shows early.
@@ -52,7 +52,7 @@ def write(
             file.write(after)
 
 
-def left_out(listed: int, segments: int) -> str:
+def explained_text(listed: int, segments: int) -> str:
     """Returns the words about a list in which only some segments are explained."""
     return f"the first segments and those refused later are explained, {listed} of {segments}"
 

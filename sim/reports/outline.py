@@ -16,14 +16,13 @@ from .explanation import key_of
 
 __all__ = ["Outline", "Row"]
 
-#: A row, of 46 octets. ``kind``, ``verdict``, ``host`` and ``target`` are places in lists.
+_UNSOUND = "no sound header"
+#: A row, of 49 octets. ``kind``, ``verdict``, ``host`` and ``target`` are places in lists.
 _ROW = np.dtype([
     ("frame", "<u4"), ("order", "<u4"), ("host", "<u2"), ("stream", "<u2"), ("kind", "<u2"),
     ("tagged", "?"), ("tag", "<u4"), ("msn", "<u4"), ("offset", "<u8"), ("length", "<u4"),
     ("verdict", "<u2"), ("target", "<i4"), ("at", "<u8"),
 ])  # fmt: skip
-
-
 #: How many rows are turned into text at a time.
 _PART = 4096
 
@@ -109,9 +108,6 @@ class Outline:
                     frame, order, lists["host"][host], stream, name, *texts, length,
                     lists["verdict"][verdict], targets[target] if target >= 0 else None, at,
                 )  # fmt: skip
-
-
-_UNSOUND = "no sound header"
 
 
 def _texts(tagged: bool, tag: int, msn: int, offset: int) -> tuple[str, str]:

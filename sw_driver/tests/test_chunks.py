@@ -295,8 +295,12 @@ def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
     """
     bench.peer.answers = False
     stream = bench.open(0, accepted=False)
-    with pytest.raises(InvalidRequest, match="the message cannot be sent: qn must be from 0 to"):
-        stream.sending.post(Kind.UNTAGGED, b"wrong", qn=1 << 32)
+    for kind, fields, said in (
+        (Kind.UNTAGGED, {"qn": 1 << 32}, "qn must be from 0 to"),
+        (Kind.READ, {}, "A READ must have one piece, not 0"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"the message cannot be sent: {said}"):
+            stream.sending.post(kind, b"wrong", **fields)
     stream.sending.post(Kind.UNTAGGED, b"early", qn=0)
     for _ in range(20):
         bench.step()

@@ -338,9 +338,10 @@ class SendingHalf:
             octets = pieces if any(piece.length for piece in pieces) else b""
         else:
             octets = (body,) if isinstance(body, Piece) else body
-        # Where octets will lie that are copied is not known yet.
-        tried = (Piece(0, len(octets), 0),) if isinstance(octets, bytes) else octets
-        message(kind, Flag(0), fields, pieces=tried if octets else ())
+        tried = octets if isinstance(octets, tuple) else ()
+        if isinstance(octets, bytes) and octets and kind is not Kind.READ:
+            tried = (Piece(0, len(octets), 0),)  # where they will lie is not known yet
+        message(kind, Flag(0), fields, pieces=tried)
         return octets
 
     def _registered(self, octets: bytearray) -> MR:

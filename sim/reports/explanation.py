@@ -366,11 +366,6 @@ def key_of(arrival: Arrival) -> Key:
     return arrival.endpoint, arrival.order
 
 
-def place_of(arrival: Arrival) -> tuple[int, int]:
-    """Returns the frame of a segment and the order at its host, by which lists are sorted."""
-    return arrival.frame, arrival.order
-
-
 def directions_of(capture: Capture, traffic: Traffic) -> dict[int, Direction]:
     """Returns the direction of a connection that each stream over MPA is, by the stream's
     number.
@@ -410,7 +405,10 @@ class Explainer:
             self._placements |= {key_of(each.arrival): each for each in golden.placements}
             self._errors |= {key_of(each.arrival): each for each in golden.errors}
             self._deliveries |= {key_of(each.arrival): each for each in golden.deliveries}
-        self.judged = dict(sorted(self.judged.items(), key=lambda each: place_of(each[1].arrival)))
+        arrivals = sorted(
+            self.judged.values(), key=lambda each: (each.arrival.frame, each.arrival.order)
+        )
+        self.judged = {key_of(each.arrival): each for each in arrivals}
         self._steps = traffic.sctp.steps if traffic.sctp else ()
         self._carriers = {
             key: step

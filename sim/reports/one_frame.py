@@ -133,7 +133,7 @@ class FrameCycles:
             for number, packet in enumerate(self._sent)
             if any(segment.frame == self._frame for segment in packet)
         ]
-        # These packets may be placed later. A run may have millions of writes so far.
+        # The last packets may be placed later. Before them a run may have millions of writes.
         first = ours[0] if ours else len(self._taken)
         gone = min(max(first - _BEHIND, 0), len(self._taken))
         self._drop(gone, outcome.writes)

@@ -17,9 +17,9 @@ from .explanation import key_of
 __all__ = ["Outline", "Row"]
 
 _UNSOUND = "no sound header"
-#: A row, of 49 octets. ``kind``, ``verdict``, ``host`` and ``target`` are places in lists.
+#: A row, of 53 octets. ``kind``, ``verdict``, ``host`` and ``target`` are places in lists.
 _ROW = np.dtype([
-    ("frame", "<u4"), ("order", "<u4"), ("host", "<u2"), ("stream", "<u2"), ("kind", "<u2"),
+    ("frame", "<u4"), ("order", "<u4"), ("host", "<u4"), ("stream", "<u4"), ("kind", "<u2"),
     ("tagged", "?"), ("tag", "<u4"), ("msn", "<u4"), ("offset", "<u8"), ("length", "<u4"),
     ("verdict", "<u2"), ("target", "<i4"), ("at", "<u8"),
 ])  # fmt: skip

@@ -211,6 +211,13 @@ def test_a_browser_filters_as_one_types(text: str, tmp_path: Path) -> None:
     }
 
 
+def test_a_capture_may_have_more_streams_than_16_bits_count(explainer: Explainer) -> None:
+    judged = next(iter(explainer.judged.values()))
+    stream = replace(judged.arrival.stream, number=70_000)
+    outline = Outline([(replace(judged, arrival=replace(judged.arrival, stream=stream)), None)])
+    assert [row.stream for row in outline.sorted()] == [70_000]
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_lists_two_hundred_thousand_segments(
     explainer: Explainer, result: Result, tmp_path: Path

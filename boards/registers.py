@@ -14,10 +14,14 @@ __all__ = ["as_csv", "as_json"]
 def _registers(board):
     """Yields window, register and address of each register that the board has."""
     rnic = regs.registers_of(board.config)
-    tcp = spec.TCP_REGISTERS if board.connections else ()
-    for window, registers in ((spec.RNIC, rnic), (spec.BOARD, (*spec.REGISTERS, *tcp))):
+    own = spec.registers_of(tcp=board.connections > 0, sends=board.config.transmit)
+    for window, registers in ((spec.RNIC, rnic), (spec.BOARD, own)):
         for register in registers:
             yield window, register, window.address + register.address
+
+
+def _windows(board):
+    return spec.windows_of(sends=board.config.transmit)
 
 
 def as_json(board):
@@ -26,7 +30,7 @@ def as_json(board):
         "board": board.name,
         "baud": board.baud,
         "rnic": asdict(board.config),
-        "windows": [asdict(window) for window in spec.WINDOWS],
+        "windows": [asdict(window) for window in _windows(board)],
         "registers": [
             {"window": window.name, **asdict(register), "address": address}
             for window, register, address in _registers(board)
@@ -49,7 +53,7 @@ def as_csv(board):
     writer.writerow(["constant", "config_csr_data_width", 32, "", ""])
     writer.writerow(["constant", "config_bus_address_width", 32, "", ""])
     sizes = {spec.MEMORY.name: board.memory}
-    for window in spec.WINDOWS[2:]:
+    for window in _windows(board)[2:]:
         writer.writerow([
             "memory_region", window.name.lower(), f"{window.address:#010x}",
             sizes.get(window.name, window.size), "io"])

@@ -1,10 +1,11 @@
-"""Implements the placement memory in block RAM, which the RNIC writes and the host accesses."""
+"""Implements a board's memory in block RAM, which the RNIC writes and reads, and the host accesses."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In, Out
 
-from .axi import AxiWrite, Response
+from ..lib.stream import Store, delayed
+from .axi import AxiRead, AxiWrite, Response
 
 __all__ = ["PlacementMemory"]
 
@@ -62,14 +63,75 @@ class _Writer(wiring.Component):
         return m
 
 
-class PlacementMemory(wiring.Component):
-    """Provides block RAM with two AXI4 write ports and a port for the host, which take turns.
+class _Reader(wiring.Component):
+    """Answers the bursts of a read port, one after the other.
 
-    The host has precedence over both buses, and ``completions`` over ``bus``.
+    Latency: 4 cycles from an address to its first beat. Throughput: one beat per cycle, and 1 cycle
+    between bursts. Reset: idle. Errors: DECERR on all beats of a burst that is not entirely in the
+    memory.
+
+    Members
+    -------
+    bus : In(AxiRead(width, ids))
+    go : In(1)
+        The word at ``address`` can be read.
+    address : Out(range(depth))
+    data : In(width)
+        The word, 2 cycles after its address.
+    """
+
+    def __init__(self, width, depth, ids):
+        self.width, self.depth = width, depth
+        super().__init__({
+            "bus": In(AxiRead(width, ids)), "go": In(1), "address": Out(range(depth)),
+            "data": In(width),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        bus, lane = self.bus, (self.width // 8).bit_length() - 1
+        burst, beat = bus.ar.payload, bus.r.payload
+        m.submodules.beats = beats = Store(beat.shape(), depth=8)
+        wiring.connect(m, beats.o, wiring.flipped(bus.r))
+        first, end = Signal(64 - lane), Signal(65 - lane)
+        left, number, inside, reads = Signal(8), Signal.like(burst.id), Signal(), Signal()
+        m.d.comb += [first.eq(burst.addr[lane:]), end.eq(first + burst.len)]
+        with m.FSM():
+            with m.State("Address"):
+                m.d.comb += bus.ar.ready.eq(1)
+                with m.If(bus.ar.valid):
+                    m.d.sync += [
+                        self.address.eq(first), left.eq(burst.len), number.eq(burst.id),
+                        inside.eq(end < self.depth)]
+                    m.next = "Data"
+            with m.State("Data"):
+                # The store has room for the beats that are on their way to it.
+                m.d.comb += reads.eq(self.go & beats.half)
+                with m.If(reads):
+                    m.d.sync += [self.address.eq(self.address + 1), left.eq(left - 1)]
+                    with m.If(left == 0):
+                        m.next = "Address"
+        m.d.comb += [
+            beats.i.valid.eq(delayed(m, 2, reads, "read")),
+            beats.i.payload.data.eq(self.data),
+            beats.i.payload.resp.eq(
+                Mux(delayed(m, 2, inside, "inside"), Response.OKAY, Response.DECERR)),
+            beats.i.payload.last.eq(delayed(m, 2, left == 0, "last")),
+            beats.i.payload.id.eq(delayed(m, 2, number, "number")),
+        ]
+        return m
+
+
+class PlacementMemory(wiring.Component):
+    """Provides block RAM with two AXI4 write ports and a port for the host, which take turns; and
+    with ``ids`` a read port, too.
+
+    The host has precedence over all buses, and ``completions`` over ``bus``.
 
     Latency: a write is visible after 2 cycles, so that a read that begins when the write's response
-    is given sees it; a host read takes 2 cycles. Throughput: one beat per cycle. Reset: contents
-    stay; initially they are 0. Errors: DECERR for a burst that is not entirely in the memory.
+    is given sees it; a host read takes 2 cycles. Throughput: one beat written and one read per
+    cycle. Reset: contents stay; initially they are 0. Errors: DECERR for a burst that is not
+    entirely in the memory.
 
     Parameters
     ----------
@@ -77,27 +139,34 @@ class PlacementMemory(wiring.Component):
         Width of the buses, in bits.
     octets : int
         Size of the memory, from address 0 up; a power of two.
+    ids : int
+        IDs of the read port; 0: there is none.
 
     Members
     -------
     bus, completions : In(AxiWrite(width))
+    reads : In(AxiRead(width, ids))
+        With ``ids`` only.
     address : In(30)
         Number of the 32-bit word that the host accesses.
+    read : In(1)
+        With ``ids`` only: the host reads in the next cycle.
     write : In(4), data : In(32)
         Octets of that word to write in this cycle.
     answer : Out(32), found : Out(1)
         The word, and whether the memory has it, 2 cycles after its address.
     """
 
-    def __init__(self, width, octets):
+    def __init__(self, width, octets, *, ids=0):
         if not isinstance(octets, int) or octets & (octets - 1) or octets < 1024:
             raise ValueError(
                 f"PlacementMemory octets must be a power of two and at least 1024, not {octets!r}")
-        self.width, self.octets = width, octets
+        self.width, self.octets, self.ids = width, octets, ids
         self.depth = octets // (width // 8)
         super().__init__({
             "bus": In(AxiWrite(width)),
             "completions": In(AxiWrite(width)),
+            **({"reads": In(AxiRead(width, ids)), "read": In(1)} if ids else {}),
             "address": In(30),
             "write": In(4),
             "data": In(32),
@@ -155,4 +224,15 @@ class PlacementMemory(wiring.Component):
             word.eq(self.address[:select]), word_1.eq(word),
             found.eq(inside), self.found.eq(found),
         ]
+        if self.ids:
+            m.submodules.reading = reading = _Reader(self.width, self.depth, self.ids)
+            wiring.connect(m, wiring.flipped(self.reads), reading.bus)
+            turn = Signal()
+            m.d.sync += turn.eq(self.read)
+            m.d.comb += [
+                reading.go.eq(~turn & ~(write.en.any() & (write.addr == reading.address))),
+                reading.data.eq(held),
+            ]
+            with m.If(~turn):
+                m.d.comb += read.addr.eq(reading.address)
         return m

@@ -7,6 +7,8 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.decode import AxiLiteDecoder, Endpoint
 from ..bus.memory import PlacementMemory
+from ..ddp.leaving import SentBeat
+from ..dma.output_queue import ExceptionBeat
 from ..eth.mdio import GigabitOnly, Mdio
 from ..eth.receive import FrameCrossing, FrameReceive
 from ..eth.rgmii import GmiiOctet
@@ -34,7 +36,8 @@ PATIENCE = 0.1
 class Device(wiring.Component):
     """Contains an RNIC for a board: takes frames from a PHY, and serves the host through a UART.
 
-    The host reaches memory and registers. There are three clock domains: ``sync``; ``eth_rx``, the
+    The host reaches memory and registers. If the RNIC sends, its frames go to the PHY, each once the
+    host has taken the copy of the one before. There are three clock domains: ``sync``; ``eth_rx``, the
     PHY's receive clock; and ``eth_tx``, 125 MHz.
 
     Latency, Throughput: those of the parts. Reset: that of the RNIC; ``LINK_*`` counters are 0,
@@ -43,7 +46,7 @@ class Device(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
-        With SCTP, or with MPA.
+        With SCTP, which may also send, or with MPA, which receives alone.
     memory_octets : int
         Octets of placement memory, a power of two.
     connections, window : int
@@ -77,6 +80,8 @@ class Device(wiring.Component):
         if len(ports) != 1:
             raise ValueError(
                 f"Device configuration must be an RnicConfig with SCTP or MPA, not {config!r}")
+        if "fpdus" in rnic.signature.members:
+            raise ValueError("Device with MPA does not send: no TCP takes its FPDUs")
         if not memory_octets <= board.MEMORY.size:
             raise ValueError(
                 f"Device memory must be at most {board.MEMORY.size} octets, not {memory_octets!r}")
@@ -107,11 +112,15 @@ class Device(wiring.Component):
         m = Module()
         width = self.config.width
         m.submodules.rnic = rnic = self._rnic
-        m.submodules.memory = memory = PlacementMemory(width, self.memory_octets)
+        sends = self.config.transmit
+        ids = rnic.signature.members["reads"].signature.ids if sends else 0
+        m.submodules.memory = memory = PlacementMemory(width, self.memory_octets, ids=ids)
         m.submodules.registers = registers = BoardRegisters(
-            self.identifier, tcp=self._tcp is not None)
-        m.submodules.decoder = decoder = AxiLiteDecoder(board.WINDOWS)
+            self.identifier, tcp=self._tcp is not None, sends=sends)
+        m.submodules.decoder = decoder = AxiLiteDecoder(board.windows_of(sends=sends))
         wiring.connect(m, rnic.bus, memory.bus)
+        if sends:
+            wiring.connect(m, rnic.reads, memory.reads)
         wiring.connect(m, rnic.completions, memory.completions)
         wiring.connect(m, decoder.rnic, rnic.control)
         wiring.connect(m, decoder.board, registers.bus)
@@ -132,6 +141,8 @@ class Device(wiring.Component):
             registers.status[7].eq(rnic.irq),
             self.event.eq(rnic.irq),
         ]
+        if sends:
+            m.d.comb += memory.read.eq(end.read)
         self._host(m, decoder, registers)
         self._receive(m, rnic, registers)
         self._frames(m, rnic, decoder, registers)
@@ -217,8 +228,9 @@ class Device(wiring.Component):
 
     def _frames(self, m, rnic, decoder, registers):
         """Connects packets of the exception stream, and frames of the host that are to be sent."""
-        m.submodules.packet = packet = ReceivedPacket(self.config.width)
-        m.submodules.frame = frame = TransmitFrame(domain="eth_tx")
+        width, sends = self.config.width, self.config.transmit
+        m.submodules.packet = packet = ReceivedPacket(ExceptionBeat(width))
+        m.submodules.frame = frame = TransmitFrame(width=width * sends, domain="eth_tx")
         m.submodules.packet_end = packet_end = Endpoint(
             board.RECEIVED.size.bit_length() - 1, latency=3)
         m.submodules.frame_end = frame_end = Endpoint(
@@ -260,6 +272,34 @@ class Device(wiring.Component):
             self.tx.eq(frame.o),
         ]
         self._counter(m, registers, "link_sent", frame.sent)
+        if sends:
+            self._sent(m, rnic, decoder, registers, frame)
+
+    def _sent(self, m, rnic, decoder, registers, frame):
+        """Connects the frames of the RNIC with the PHY, and their copies with the host."""
+        m.submodules.sent = copy = ReceivedPacket(SentBeat(self.config.width))
+        m.submodules.sent_end = end = Endpoint(board.SENT.size.bit_length() - 1, latency=3)
+        wiring.connect(m, decoder.sent, end.bus)
+        writes = Signal()
+        m.d.sync += writes.eq(end.write.any() | (writes & ~end.read))
+        frames = rnic.sent_frames
+        m.d.comb += [
+            # A beat goes both ways in the same cycle.
+            frames.ready.eq(copy.i.ready & frame.frames.ready),
+            copy.i.valid.eq(frames.valid & frame.frames.ready),
+            copy.i.payload.eq(frames.payload),
+            frame.frames.valid.eq(frames.valid & copy.i.ready),
+            frame.frames.payload.eq(frames.payload.beat),
+            copy.address.eq(end.address),
+            end.answer.eq(copy.answer),
+            end.found.eq(~writes),
+            copy.pop.eq(registers.sent_pop),
+            registers.status[8].eq(copy.waits),
+            registers.sent_length.eq(copy.length),
+            registers.sent_stream.eq(copy.stream),
+            registers.sent_sequence.eq(copy.sequence),
+            Cat(registers.sent_record, registers.sent_offset).eq(copy.record),
+        ]
 
     def _mdio(self, m, registers):
         """Connects the PHY's registers: the board writes them once, then the host has access."""

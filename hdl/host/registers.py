@@ -23,8 +23,8 @@ class BoardRegisters(wiring.Component):
     ----------
     identifier : str
         The text, in ASCII.
-    tcp : bool
-        True adds the registers of TCP.
+    tcp, sends : bool
+        True adds the registers of TCP, and of a board that sends.
 
     Members
     -------
@@ -33,13 +33,13 @@ class BoardRegisters(wiring.Component):
     is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
-    def __init__(self, identifier, *, tcp=False):
+    def __init__(self, identifier, *, tcp=False, sends=False):
         if not identifier.isascii() or len(identifier) >= board.IDENTIFIER_WORDS:
             raise ValueError(
                 f"BoardRegisters identifier must be ASCII of at most {board.IDENTIFIER_WORDS - 1}"
                 f" characters, not {identifier!r}")
         self.identifier = identifier
-        self.registers = (*board.REGISTERS, *(board.TCP_REGISTERS if tcp else ()))
+        self.registers = board.registers_of(tcp=tcp, sends=sends)
         super().__init__({
             "bus": In(AxiLite(board.BOARD.size.bit_length() - 1)),
             **{register.name.lower(): {"ro": In(32), "rw": Out(32), "wo": Out(1)}[register.access]

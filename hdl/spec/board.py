@@ -11,6 +11,8 @@ window, returns ``NOTHING``; a write there has no effect. HOST_ERRORS counts bot
   wrote to bus address A at ``MEMORY.address + A``.
 * ``RECEIVED`` shows one packet of the exception stream, from its first octet on, while
   STATUS.received is set. A write to RECEIVED_POP frees the window for the next packet.
+* ``SENT``, of a board that sends, shows the copy of one frame that the RNIC has sent, while STATUS.sent is
+  set. A write to SENT_POP frees the window. The next frame leaves once the window is free.
 * ``TRANSMIT`` takes a frame without FCS. While STATUS.transmitting is clear, the host writes the
   frame's octets, then TRANSMIT_LENGTH, then TRANSMIT_SEND. The board pads a frame of less than 60
   octets.
@@ -42,6 +44,8 @@ __all__ = [
     "LONGEST",
     "NOTHING",
     "REGISTERS",
+    "SENT",
+    "SENT_REGISTERS",
     "SHORTEST",
     "TCP_REGISTERS",
     "VERSION",
@@ -49,11 +53,13 @@ __all__ = [
     "Window",
     "address",
     "pack",
+    "registers_of",
     "unpack",
+    "windows_of",
 ]
 
 ID = 0x52_42_52_44  #: "RBRD"
-VERSION = 0x0002_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0002_0001  #: major in the upper half, minor in the lower
 IDENTIFIER = 0x800  #: octet address of its first word, in the window BOARD
 IDENTIFIER_WORDS = 256
 NOTHING = 0xFFFF_FFFF  #: the value of a read from an address where there is nothing
@@ -76,6 +82,7 @@ BOARD = Window("BOARD", 0x0000_1000, 0x1000, "Registers of the board.")
 MEMORY = Window("MEMORY", 0x1000_0000, 0x0100_0000, "Placement memory.")
 RECEIVED = Window("RECEIVED", 0x2000_0000, 0x800, "A packet of the exception stream; read only.")
 TRANSMIT = Window("TRANSMIT", 0x3000_0000, 0x800, "A frame that is to be sent; write only.")
+SENT = Window("SENT", 0x4000_0000, 0x800, "The copy of a sent frame, in a board that sends; read only.")
 WINDOWS = (BOARD, RNIC, MEMORY, RECEIVED, TRANSMIT)
 
 #: The registers of every board, at octet addresses in the window ``BOARD``.
@@ -109,6 +116,7 @@ REGISTERS = (
             Field("transmitting", 5, 1, "The frame in TRANSMIT has not left yet."),
             Field("mdio", 6, 1, "An MDIO access is in progress."),
             Field("interrupt", 7, 1, "Level of the RNIC's interrupt."),
+            Field("sent", 8, 1, "The window SENT holds a frame."),
         ),
     ),
     Register(
@@ -227,7 +235,30 @@ TCP_REGISTERS = (
     Register("TCP_LOST", 0x0CC, "ro", "Frames meant for the host, without room for them."),
 )
 
-BY_NAME = {register.name: register for register in (*REGISTERS, *TCP_REGISTERS)}
+#: Further registers of a board that sends, in the same window.
+SENT_REGISTERS = (
+    Register("SENT_LENGTH", 0x0E0, "ro", "Octets of the frame in SENT."),
+    Register("SENT_STREAM", 0x0E4, "ro", "Stream of the frame in SENT (tid of m_axis_eth)."),
+    Register("SENT_SEQUENCE", 0x0E8, "ro", "TSN of the chunk in SENT."),
+    Register("SENT_RECORD", 0x0EC, "ro", "First four octets of the record beside the frame in SENT."),
+    Register("SENT_OFFSET", 0x0F0, "ro", "The other four octets: octets of the message before those of"
+             " the chunk."),
+    Register("SENT_POP", 0x0F4, "wo", "Frees SENT for the next frame."),
+)
+
+BY_NAME = {
+    register.name: register for register in (*REGISTERS, *TCP_REGISTERS, *SENT_REGISTERS)
+}
+
+
+def registers_of(*, tcp: bool, sends: bool) -> tuple[Register, ...]:
+    """Returns the registers of a board that has TCP, or that sends."""
+    return (*REGISTERS, *TCP_REGISTERS * tcp, *SENT_REGISTERS * sends)
+
+
+def windows_of(*, sends: bool) -> tuple[Window, ...]:
+    """Returns the windows of a board."""
+    return (*WINDOWS, *(SENT,) * sends)
 
 
 def address(name: str) -> int:

@@ -46,7 +46,9 @@ from ddp_rnic.sw_driver import (
 )
 from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
 from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
-from ddp_rnic.sw_driver.verbs.sending import Part
+from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
+from ddp_rnic.sw_driver.transports.uart import UartTransport
+from ddp_rnic.sw_driver.verbs.sending import MOST, Part
 from scapy.layers.inet import IP, defragment
 from scapy.layers.inet6 import IPv6ExtHdrFragment, defragment6
 from scapy.layers.l2 import Ether
@@ -155,12 +157,17 @@ class Bench:
         self.peer = Peer(sim, self.path)
         self.association: Association = associate(context)
         self.sender = self.association.send_by(
-            self.path, tsn=OWN, window=WINDOW, mtu=mtu, transmit=self.peer.frame,
+            self.path, tsn=OWN, window=WINDOW, mtu=mtu, transmit=self.put,
             clock=lambda: self.now,
         )  # fmt: skip
+        self.by_host = 0  # frames that the host has sent
         self._exceptions = len(sim.exceptions())
         self.done: list[WC] = []
         self.overwrites: Callable[[int, int], None] = lambda at, number: None
+
+    def put(self, frame: bytes) -> None:
+        self.by_host += 1
+        self.peer.frame(frame)
 
     def open(self, sid: int, *, accepted: bool = True) -> Any:
         """Opens a stream, and initiates its session."""
@@ -225,6 +232,20 @@ def simulated() -> Iterator[SimTransport]:
 def bench(simulated: SimTransport) -> Iterator[Bench]:
     with Device(simulated).open() as context:
         yield Bench(simulated, context)
+
+
+@pytest.fixture
+def boarded() -> Iterator[Bench]:
+    """A device on a board, which sends its frames itself; the host has the UART alone."""
+    with (
+        SimTransport(CONFIG) as sim,
+        VirtualBoard(sim, memory=1 << 16) as board,
+        UartTransport(board.port) as transport,
+        Device(transport).open(completions=64) as context,
+    ):
+        bench = Bench(sim, context)
+        board.wire = bench.peer.frame
+        yield bench
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
@@ -485,6 +506,50 @@ def test_no_message_is_fragmented_and_a_segment_is_as_long_as_a_packet_holds(
         found = [SCTP(each[len(bench.path.headers) :])[SCTPChunkData] for each in bench.peer.frames]
         assert all(chunk.beginning and chunk.ending for chunk in found)
         assert max(len(chunk.data) for chunk in found) == bench.sender.mulpdu + SSN
+
+
+def test_a_board_sends_its_frames_itself_and_the_host_follows_their_copies(boarded: Bench) -> None:
+    """Copies of frames alone tell the host what has left; lost chunks leave the board again."""
+    rng, octets = random.Random(3), random.Random(4).randbytes(6000)
+    boarded.peer.loses = lambda tsn: rng.random() < 0.2
+    stream, region = boarded.open(1), boarded.region(octets)
+    most = [Part(region, 20 * number, 20) for number in range(MOST)]
+    stream.sending.post(Kind.TAGGED, most, stag=1, to=0, wr_id="parts")
+    stream.sending.post(Kind.TAGGED, octets, stag=2, to=7, wr_id="octets")
+    stream.sending.post(Kind.TAGGED, 2 * octets, stag=3, to=0, wr_id="more than the room")
+    boarded.until(lambda: len([each for each in boarded.ended() if each[0]]) == 3)
+    assert {status for _, status in boarded.ended()} == {WcStatus.SUCCESS}
+    memory = boarded.peer.memory
+    assert memory == {1: octets[: 20 * MOST], 2: bytes(7) + octets, 3: 2 * octets}
+    assert boarded.sender.repeats and not boarded.by_host
+
+
+def test_the_host_of_a_board_sends_what_the_board_cannot(boarded: Bench) -> None:
+    """A chunk that a smaller path MTU made too long leaves again in fragments (RFC 9260 section
+    6.9).
+    """
+    peer = boarded.peer
+    stream, region = boarded.open(0), boarded.region(bytes(range(200)) * 10)
+    lost = set(range(OWN + 2, OWN + 4))
+    peer.loses = lambda tsn: OWN + (tsn - OWN) % (1 << 32) in lost
+    stream.sending.post(Kind.TAGGED, Part(region, 0, 2000), stag=1, to=0, wr_id="long")
+    boarded.until(lambda: boarded.sender.outstanding(OWN % (1 << 32) + 2))
+    boarded.sender.resize(700)
+    peer.mtu = 700
+    boarded.until(lambda: boarded.sender.repeats > 0)
+    lost.clear()
+    boarded.until(lambda: ("long", WcStatus.SUCCESS) in boarded.ended())
+    assert peer.memory[1] == bytes(range(200)) * 10 and peer.joined and boarded.by_host
+
+
+def test_frames_are_no_longer_than_a_boards_port_takes(boarded: Bench) -> None:
+    other = associate(boarded.context, tag=2)
+    with pytest.raises(InvalidRequest, match="mtu must be at most 1982 octets, not 1983: the dev"):
+        other.send_by(boarded.path, tsn=1, window=1, mtu=1983, transmit=bytes)
+    other.send_by(boarded.path, tsn=1, window=1, mtu=1982, transmit=bytes)
+    with pytest.raises(InvalidRequest, match="mtu must be at most 1982"):
+        boarded.sender.resize(9000)
+    assert boarded.sender.mulpdu < 1100
 
 
 def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport) -> None:

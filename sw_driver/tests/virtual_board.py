@@ -9,6 +9,7 @@ import select
 import struct
 import threading
 import tty
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.tcp import Diverted, FpduReceived
 from ddp_rnic.sw_driver.base.errors import TransportError
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
+from ddp_rnic.sw_driver.transports.transport import SentFpdu
 
 #: Seconds after which an incomplete command is given up.
 _PATIENCE = 0.1
@@ -34,6 +36,14 @@ _OF_PACKET: dict[str, Callable[[ExceptionPacket], int]] = {
     "STREAM": lambda packet: packet.stream,
     "SEQUENCE": lambda packet: packet.sequence,
     "REASON": lambda packet: packet.reason,
+}
+#: The registers that describe the copy of a sent frame.
+_OF_COPY: dict[str, Callable[[SentFpdu], int]] = {
+    "LENGTH": lambda frame: len(frame.octets),
+    "STREAM": lambda frame: frame.stream,
+    "SEQUENCE": lambda frame: frame.sequence,
+    "RECORD": lambda frame: frame.record & 0xFFFFFFFF,
+    "OFFSET": lambda frame: frame.record >> 32,
 }
 
 
@@ -69,6 +79,8 @@ class VirtualBoard:
         Whether the receive timing is wrong, so that no frame has a start frame delimiter.
     phy
         The PHY's address on MDIO.
+    wire
+        A function that takes the frames that the gateware sends.
     """
 
     def __init__(
@@ -91,12 +103,15 @@ class VirtualBoard:
         self.loops = True
         self.late = False
         self.phy = 7
+        self.wire: Callable[[bytes], object] = lambda frame: None
+        self._copies: deque[SentFpdu] = deque()  # of frames that the host has not taken
         self._frame = bytearray(board.TRANSMIT.size)
         self._taken = len(sim.exceptions())  # how many packets of the exception stream were taken
         self._diverted: list[ExceptionPacket] = []  # frames that TCP forwards to the host
         self._waiting: list[ExceptionPacket] = []
         values = {
             "ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory,
+            "CAP_FRAME": board.LONGEST,
             **dict.fromkeys(
                 ("LINK_FRAMES", "LINK_DAMAGED", "LINK_DROPPED", "LINK_UNSTARTED"), 0),
         }  # fmt: skip
@@ -167,15 +182,26 @@ class VirtualBoard:
         at = address - board.RECEIVED.address
         if 0 <= at < board.RECEIVED.size:
             return int.from_bytes(self._waiting[0].octets[at : at + 4], "little")
+        at = address - board.SENT.address
+        if 0 <= at < board.SENT.size:
+            return int.from_bytes(self._copies[0].octets[at : at + 4], "little")
         if address == board.address("STATUS"):
             self._waiting = self._packets()
-            return board.pack("STATUS", received=bool(self._waiting))
+            if not self._copies:
+                self._copies += self._sim.sent_frames()
+                for frame in self._copies:
+                    self.wire(frame.octets)
+            sent = bool(self._copies)
+            return board.pack("STATUS", received=bool(self._waiting), sent=sent)
         if address == board.address("MDIO_RESULT"):
             silent = self._values[board.address("MDIO_ADDRESS")] >> 8 != self.phy
             return board.pack("MDIO_RESULT", data=self.control, silent=silent)
         for name, shown in _OF_PACKET.items():
             if address == board.address(f"RECEIVED_{name}"):
                 return shown(self._waiting[0])
+        for label, told in _OF_COPY.items():
+            if address == board.address(f"SENT_{label}"):
+                return told(self._copies[0])
         if self._tcp is not None and (value := self._tcp.read(address)) is not None:
             return value
         return self._values.get(address, board.NOTHING)
@@ -224,6 +250,8 @@ class VirtualBoard:
                 del self._diverted[0]
             else:
                 self._taken += 1
+        elif address == board.address("SENT_POP"):
+            self._copies.popleft()
         elif address == board.address("MDIO_WRITE"):
             if self._values[board.address("MDIO_ADDRESS")] >> 8 == self.phy:
                 self.control = self._values[board.address("MDIO_DATA")]

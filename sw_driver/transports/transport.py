@@ -57,7 +57,11 @@ class Transport(Closing):
     completions
         The entries that such a queue gets by default.
     carries
-        Whether the host gets the FPDUs that the device sends, by :meth:`sent`.
+        Whether the host gets the FPDUs and frames that the device sends, by :meth:`sent` and
+        :meth:`sent_frames`.
+    longest_frame
+        Octets of the longest frame, without FCS, that leaves the device by a port of its own; the host gets
+        copies. 0: the host has to send the frames that it gets.
     page_files
         The files of the first doorbell pages, which clients of a manager may map.
     """
@@ -65,6 +69,7 @@ class Transport(Closing):
     roomy = True
     completions = 1024
     carries = False
+    longest_frame = 0
     page_files: Sequence[PageFile] = ()
 
     @abstractmethod

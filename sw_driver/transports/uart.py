@@ -20,7 +20,7 @@ from ..base.checks import integer, shown
 from ..base.closing import ProcessLock
 from ..base.errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
 from .memory import Arena, Bounce, Memory, Steps, finish
-from .transport import Transport
+from .transport import SentFpdu, Transport
 
 #: A port that is closed or unplugged raises one of these exceptions, depending on the system.
 _FAILURES: tuple[type[Exception], ...] = (OSError, TypeError)
@@ -57,8 +57,9 @@ class BoardLink(Protocol):
 class UartTransport(Transport):
     """Reaches a board's host link through a serial port.
 
-    The device writes memory on the board. Each buffer has a copy there; received octets are copied
-    over the link when their completion is taken. There is no interrupt.
+    The device accesses memory on the board. Each buffer has a copy there: octets to be sent are copied over
+    the link before the device reads them, received octets when their completion is taken. There is no
+    interrupt. A board that sends gives its frames to its PHY, and a copy of each to the host.
 
     The transport uses the port exclusively.
 
@@ -78,6 +79,7 @@ class UartTransport(Transport):
     # A board has a few kibioctets of memory.
     roomy = False
     completions = 128
+    carries = True
 
     def __init__(self, port: str, baudrate: int = BAUD) -> None:
         if not isinstance(port, str):
@@ -104,6 +106,7 @@ class UartTransport(Transport):
         try:
             self._silence()
             self._arena = Arena(0, self._memory_size(), "octets of the board's memory")
+            self.longest_frame = self._word(board.address("CAP_FRAME"))
         except BaseException:
             self._serial.close()
             raise
@@ -151,6 +154,19 @@ class UartTransport(Transport):
 
     def allocate(self, octets: int) -> Memory:
         return self.pin(memoryview(bytearray(octets)))
+
+    def sent_frames(self) -> list[SentFpdu]:
+        frames = []
+        with self._lock:
+            self._flush()
+            while self._word(board.address("STATUS")) & board.pack("STATUS", sent=1):
+                length, stream, sequence, *record = self._words(board.address("SENT_LENGTH"), 5)
+                words = self._words(board.SENT.address, -(-length // 4))
+                octets = struct.pack(f"<{len(words)}I", *words)[:length]
+                frames.append(SentFpdu(stream, sequence, octets, record[0] | record[1] << 32))
+                self._send(board.address("SENT_POP"), [1])
+                self._unsure = True
+        return frames
 
     def close(self) -> None:
         with self._lock:

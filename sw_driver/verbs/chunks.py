@@ -179,7 +179,9 @@ class AssociationSender:
     mtu
         Octets of the longest IP packet on the path.
     transmit
-        Takes the frames that the device has sent, without FCS.
+        Takes frames without FCS that the host has to send: all that the device has sent, or through a
+        transport with ``longest_frame`` those alone that the device does not send as they have to
+        be.
     clock
         Returns the time in seconds.
 
@@ -207,8 +209,9 @@ class AssociationSender:
         tsn = integer("tsn", tsn, 0, _TSN - 1, "from 0 to 2**32 - 1")
         window = integer("window", window, 1, _TSN - 1, "from 1 to 2**32 - 1 octets")
         self._path, self._transmit, self._clock = path, transmit, clock
-        longest = self._measure(mtu)
         self.association, self._context = association, association.context
+        self._most = self._context.transport.longest_frame
+        longest = self._measure(mtu)
         if not self._context.chunks:
             raise UnsupportedDevice(
                 "the device sends nothing over SCTP, or the host does not get its frames: build it"
@@ -234,6 +237,11 @@ class AssociationSender:
             raise InvalidRequest(
                 f"mtu must be at least {-(-(_LEAST + SSN) // 4) * 4 + headers} octets on this path"
                 f" (RFC 5043 section 9), not {mtu}"
+            )
+        if self._most and mtu > self._most - room_of(path):
+            raise InvalidRequest(
+                f"mtu must be at most {self._most - room_of(path)} octets, not {mtu}: the device's port"
+                f" takes frames of up to {self._most}"
             )
         self._mtu, self.mulpdu = mtu, min(longest - SSN, LONGEST_BODY)
         return min(longest, LONGEST_BODY + SSN)
@@ -350,11 +358,15 @@ class AssociationSender:
             half.left(record)
             flight.leave(len(data), self._clock())
             self._allow()
-        self._pass(frame.octets)
+        if not (self._most and self._fits(frame.octets)):
+            self._pass(frame.octets)
+
+    def _fits(self, frame: bytes) -> bool:
+        return len(frame) - room_of(self._path) <= self._mtu
 
     def _pass(self, frame: bytes) -> None:
         """Passes a frame on, or the fragments of its packet if that is longer than the MTU."""
-        if len(frame) - room_of(self._path) <= self._mtu:
+        if self._fits(frame):
             self._transmit(frame)
             return
         number = self._context.number_packet()

@@ -24,8 +24,9 @@ from .responding import Responder
 
 __all__ = ["MOST", "Body", "Part", "SendSettings", "SendingHalf"]
 
-#: Base-2 logarithm of the entries of a ring.
-_SIZE = 8
+#: Base-2 logarithm of the entries of a ring, and where memory is not roomy; more than the 65 that a message
+#: may have.
+_SIZE, _FEW = 8, 7
 #: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
 #: reads in a stream's turn at first.
 _INLINE = 32 + 7 * ENTRY
@@ -34,8 +35,8 @@ MOST = 255
 #: Octets of the region from which longer ones are sent that the caller has in none. Messages that
 #: are longer than the region have one of their own, which costs a revocation. When the messages in
 #: the ring have this many octets together, others wait on the host: a Terminate leaves after those
-#: in the ring.
-_ROOM = 1 << 18
+#: in the ring. The second number is for memory that is not roomy.
+_ROOM, _LITTLE = 1 << 18, 1 << 13
 #: Octets that the device may send before the owner of the LLP takes them, by default; the MULPDUs
 #: that these are at least; and all that it has.
 _CREDIT, _LEAST, _ALL = 1 << 18, 4, 1 << 30
@@ -194,7 +195,9 @@ class SendingHalf:
         self._kept: dict[int, bytes] | None = None
         #: Answers Read Requests, after :meth:`answer_reads`.
         self.responder: Responder | None = None
-        self._memory = context.transport.allocate(ENTRY << _SIZE)
+        roomy = context.transport.roomy
+        self._size, self._room = (_SIZE, _ROOM) if roomy else (_FEW, _LITTLE)
+        self._memory = context.transport.allocate(ENTRY << self._size)
         (extent,) = self._memory.extents
         number = stream.number
         self._allow(self._ahead)
@@ -203,7 +206,7 @@ class SendingHalf:
             commands.set_mulpdu(number, self._mulpdu),
             *(commands.set_sent_msn(number, qn, _FIRST) for qn in sorted(stream.queues)),
             commands.set_send_ring(
-                number, extent.address, _SIZE, cq=stream.cq.ring.number,
+                number, extent.address, self._size, cq=stream.cq.ring.number,
                 repeats=not settings.keeps,
             ),
         ):  # fmt: skip
@@ -314,11 +317,11 @@ class SendingHalf:
         octets = self._body_of(kind, body, fields)
         flags = Flag.SIGNALED | (Flag.FENCE if fence else Flag(0))
         copy = None
-        if isinstance(octets, bytes) and len(octets) > _ROOM:
+        if isinstance(octets, bytes) and len(octets) > self._room:
             copy = self._registered(bytearray(octets))
             octets = (Piece(copy.stag, len(octets), 0),)
         elif isinstance(octets, bytes) and len(octets) > _INLINE and self._region is None:
-            self._region = self._registered(bytearray(_ROOM))
+            self._region = self._registered(bytearray(self._room))
         self._waiting.append(_Post(kind, octets, fields, wr_id, copy, flags))
         self._write()
 
@@ -362,7 +365,7 @@ class SendingHalf:
         """Writes a message to the ring, which has room for it."""
         post.begin = self._producer
         for at in range(0, len(entries), ENTRY):
-            slot = self._producer % (1 << _SIZE) * ENTRY
+            slot = self._producer % (1 << self._size) * ENTRY
             self._memory.view[slot : slot + ENTRY] = entries[at : at + ENTRY]
             self._memory.push(slot, ENTRY)
             self._producer += 1
@@ -376,8 +379,8 @@ class SendingHalf:
 
     def _entries(self, post: _Post) -> bytes | None:
         """Returns the entries of a message, or None if there is no room for them now."""
-        room = (1 << _SIZE) - (self._producer - self._done)
-        if not room or self._octets >= _ROOM:
+        room = (1 << self._size) - (self._producer - self._done)
+        if not room or self._octets >= self._room:
             return None
         body = post.body
         if isinstance(body, bytes) and len(body) <= _INLINE:
@@ -396,13 +399,13 @@ class SendingHalf:
         if self._begin == self._end:
             self._begin = self._end = 0
         start = self._end
-        if start % _ROOM + len(octets) > _ROOM:
-            start += -start % _ROOM
-        if start + len(octets) - self._begin > _ROOM:
+        if start % self._room + len(octets) > self._room:
+            start += -start % self._room
+        if start + len(octets) - self._begin > self._room:
             return None
         self._end = post.taken = start + len(octets)
-        self._region.write(octets, start % _ROOM)
-        return (Piece(self._region.stag, len(octets), start % _ROOM),)
+        self._region.write(octets, start % self._room)
+        return (Piece(self._region.stag, len(octets), start % self._room),)
 
     # -- reports of the device --------------------------------------------------------------------
 

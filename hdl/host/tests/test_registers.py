@@ -2,9 +2,11 @@
 
 import random
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from ddp_rnic.hdl.bus.tests.lite import manager
+from ddp_rnic.hdl.dma.output_queue import ExceptionBeat
 from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
 from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
@@ -18,7 +20,7 @@ NAME = "ddp-rnic on a board"
 
 def run_registers(script, **inputs):
     """Runs ``script(write, read)``; returns the cycles in which each write-only port was high."""
-    dut = BoardRegisters(NAME, tcp=True)
+    dut = BoardRegisters(NAME, tcp=True, sends=True)
     pulses = {}
 
     async def main(ctx):
@@ -99,7 +101,7 @@ def test_packets_wait_one_by_one_until_they_are_read(width):
         (rng.randbytes(length), rng.getrandbits(16), rng.getrandbits(32), rng.getrandbits(12))
         for length in lengths
     ]
-    dut = ReceivedPacket(width)
+    dut = ReceivedPacket(ExceptionBeat(width))
     seen = []
 
     async def source(ctx):
@@ -218,6 +220,60 @@ def test_frames_of_the_host_go_out():
     pieces, sent = send_frames(frames)
     assert pieces == [on_wire(with_fcs(frame)) for frame in frames]
     assert sent == len(frames)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("stall", [0, 0.3])
+def test_frames_of_the_host_and_of_a_stream_go_out_in_turns(width, stall):
+    """A frame that is too short or too long for the link is dropped; the next one leaves."""
+    rng = random.Random(width)
+    dut = TransmitFrame(width=width)
+    lengths = (14, 13, 61, board.LONGEST, board.LONGEST + 1, 5000, 75, 1, 100, 1000)
+    frames = [rng.randbytes(length) for length in lengths]
+    ours = [rng.randbytes(length) for length in (300, 14, 700, 60)]
+    wanted = [each for each in frames if 14 <= len(each) <= board.LONGEST]
+    pieces, done = [], []
+
+    async def source(ctx):
+        for frame in frames:
+            await send(ctx, dut.frames, beats_of(frame, width // 8), idle=stall, rng=rng)
+
+    async def host(ctx):
+        for frame in ours:
+            for at in range(0, len(frame), 4):
+                ctx.set(dut.address, at // 4)
+                ctx.set(dut.data, int.from_bytes(frame[at:at + 4].ljust(4, b"\0"), "little"))
+                ctx.set(dut.write, 15)
+                await ctx.tick()
+            ctx.set(dut.write, 0)
+            ctx.set(dut.length, len(frame))
+            ctx.set(dut.send, 1)
+            await ctx.tick()
+            ctx.set(dut.send, 0)
+            await ctx.tick()
+            while ctx.get(dut.busy):
+                await ctx.tick()
+        await ctx.tick().repeat(4000)
+        done.append(True)
+
+    async def phy(ctx):
+        seen = b""
+        while not done:
+            _, _, octet = await ctx.tick("eth_tx").sample(dut.o)
+            if octet.valid:
+                seen += bytes([octet.data])
+            elif seen:
+                pieces.append(seen)
+                seen = b""
+
+    simulate(dut, source, host, phy, clocks={"sync": (16e-9, None), "eth_tx": (8e-9, 1e-9)})
+    order = [[on_wire(with_fcs(each)) for each in list_] for list_ in (wanted, ours)]
+    assert [each for each in pieces if each in order[0]] == order[0]
+    assert [each for each in pieces if each in order[1]] == order[1]
+    assert len(pieces) == len(wanted) + len(ours)
+    # The host's frame never waits for more than one of the stream.
+    places = [at for at, each in enumerate(pieces) if each in order[1]]
+    assert all(later - earlier <= 2 for earlier, later in pairwise(places))
 
 
 @pytest.mark.parametrize("length", [0, 13, board.LONGEST + 1, 1 << 31])

@@ -12,9 +12,9 @@ __all__ = ["LARGE", "MEDIUM", "SMALL"]
 
 LARGE = dict(
     config=RnicConfig(
-        mpa=False, sctp=True, stags=256, streams=16, buffer_octets=16384, outstanding=16,
-        queue_depth=32, buffers=512, pages=512, backlog=256, exception_octets=8192, associations=16,
-        window=16, initiates=8),
+        mpa=False, sctp=True, transmit=True, stags=256, streams=16, buffer_octets=16384,
+        outstanding=16, queue_depth=32, buffers=512, pages=512, backlog=256, exception_octets=8192,
+        associations=16, window=16, initiates=8),
     memory=64 * 1024,
 )
 MEDIUM = dict(

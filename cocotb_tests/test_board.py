@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ddp_rnic.boards.registers import as_csv
 from ddp_rnic.boards.virtual import to_verilog
-from ddp_rnic.cocotb_tests import driver_tests, litex_tests, tcp_board_tests
+from ddp_rnic.cocotb_tests import driver_tests, litex_tests, sending_tests, tcp_board_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim.devices import board_gates
 from ddp_rnic.sim.engines.cocotb_engine import run_tests_on
@@ -62,3 +62,9 @@ def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:
     text = to_verilog(driver_tests.BOARD)
     run_tests_on(text, driver_tests.__name__, tmp_path, driver_tests.COUNT)
+
+
+@pytest.mark.long
+def test_a_board_sends_at_its_pins(tmp_path: Path) -> None:
+    text = to_verilog(sending_tests.BOARD)
+    run_tests_on(text, sending_tests.__name__, tmp_path, sending_tests.COUNT)

@@ -293,18 +293,23 @@ def test_program_gives_the_bitstream_to_the_loader(monkeypatch, tmp_path):
 
 
 def test_registers_are_described_at_their_addresses():
-    board = BOARDS["ecpix5"]
+    board, with_tcp = BOARDS["ecpix5"], BOARDS["colorlight-5a-75b"]
     told = json.loads(as_json(board))
     at = {(each["window"], each["name"]): each["address"] for each in told["registers"]}
-    receiving = regs.registers_of(RnicConfig(sctp=True))
-    assert len(at) == len(receiving) + len(spec.REGISTERS)
+    own = regs.registers_of(board.config)
+    assert len(at) == len(own) + len(spec.REGISTERS) + len(spec.SENT_REGISTERS)
     assert at["RNIC", "STATUS"] == 0x20000 + regs.address("STATUS")
     assert at["BOARD", "STATUS"] == spec.address("STATUS") == 0x1018
     assert told["rnic"]["stags"] == board.config.stags
-    with_tcp = json.loads(as_json(BOARDS["colorlight-5a-75b"]))["registers"]
-    sctp = {each.name for each in receiving if each.sctp}
-    assert len(with_tcp) == len(at) + len(spec.TCP_REGISTERS) - len(sctp)
-    assert sctp and not sctp & {each["name"] for each in with_tcp}
+    assert [each["name"] for each in told["windows"]][-1] == "SENT"
+    told = json.loads(as_json(with_tcp))
+    names = {each["name"] for each in told["registers"]}
+    receiving = regs.registers_of(with_tcp.config)
+    assert len(told["registers"]) == (
+        len(receiving) + len(spec.REGISTERS) + len(spec.TCP_REGISTERS))
+    assert not names & {each.name for each in (*own, *spec.SENT_REGISTERS) if each not in receiving
+                        and each not in spec.REGISTERS}
+    assert "SENT" not in [each["name"] for each in told["windows"]]
 
 
 # LiteX leaves the file to the garbage collector.
@@ -322,8 +327,8 @@ def test_litex_reads_the_registers(board, tmp_path):
     assert bus.constants.config_clock_frequency == board.clock
 
     device = {("rnic", each.name): each for each in regs.registers_of(board.config)}
-    device |= {("board", each.name): each for each in (
-        *spec.REGISTERS, *(spec.TCP_REGISTERS if board.connections else ()))}
+    own = spec.registers_of(tcp=board.connections > 0, sends=board.config.transmit)
+    device |= {("board", each.name): each for each in own}
     assert set(bus.regs.d) == {"_".join(each).lower() for each in device}
     for (window, name), register in device.items():
         csr = getattr(bus.regs, f"{window}_{name}".lower())

@@ -12,7 +12,7 @@ from typing import Any
 
 import cocotb
 from cocotbext.eth import GmiiFrame
-from ddp_rnic.boards.ecpix5 import ECPIX5_85 as BOARD
+from ddp_rnic.boards.ecpix5 import ECPIX5_85
 from ddp_rnic.hdl.spec import board, regs
 from ddp_rnic.hdl.spec.completion import Kind
 from ddp_rnic.sim.capture.capture import capture_of
@@ -27,6 +27,10 @@ from ddp_rnic.sim.replay.sctp_regions import derive_all
 
 #: Number of tests in this module.
 COUNT = 4
+#: The rings of a plan are twice as long as those of the driver, which fit in the board's memory.
+BOARD = replace(ECPIX5_85, memory=2 * ECPIX5_85.memory)
+#: The rings of tests without a plan: without that of SCTP's owner no frame is taken.
+RING = Ring(0, 9, owner=BOARD.config.completion_queues)
 SHORTEST = 60
 STAG = 0x1234500
 
@@ -74,7 +78,7 @@ async def started(dut: Any, ring: Ring) -> BoardBench:
 @cocotb.test()
 async def the_host_reaches_registers_and_memory(dut: Any) -> None:
     """Identities, capabilities, scratch registers, memory, MDIO without a PHY, errors counted."""
-    bench = await started(dut, Ring(0, 6))
+    bench = await started(dut, RING)
     link = bench.link
     assert await link.read(board.RNIC.address + regs.address("ID"), 3) == [
         regs.ID,
@@ -118,7 +122,8 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
 @cocotb.test()
 async def frames_go_out_and_damaged_ones_are_counted(dut: Any) -> None:
     """A frame of the host reaches the PHY; the FCS of received frames is checked."""
-    bench = await started(dut, Ring(0, 6))
+    bench = await started(dut, RING)
+    await bench.run(RING.program())
     link = bench.link
     for frame in (bytes(range(14)), bytes(range(75))):
         words = [
@@ -151,7 +156,7 @@ async def frames_go_out_and_damaged_ones_are_counted(dut: Any) -> None:
 @cocotb.test()
 async def the_link_is_shown_as_up_at_gigabit_alone(dut: Any) -> None:
     """RGMII 2.0 section 3.4.1: between frames RXD shows the link's state, speed and duplex."""
-    bench = await started(dut, Ring(0, 6))
+    bench = await started(dut, RING)
     bench.source._run_cr.cancel()  # this test drives the pins itself
     # An LED stays lit for longer than this test takes.
     for link, speed, lit in ((0, 2, 0), (1, 0, 0), (1, 1, 0), (1, 3, 0), (1, 2, 1)):

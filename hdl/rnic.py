@@ -20,7 +20,7 @@ compares Read Responses with the Reads that were sent::
     DataSource ─ ResponseCheck ► Commit        Delivery ─ DeliveredReads ┬ completions
                                                           DataSource ◄───┘
 
-With ``RnicConfig.responder``, Read Requests among the messages over MPA become Read Responses::
+With ``RnicConfig.responder``, Read Requests among the messages become Read Responses::
 
     Delivery ┬ RequestFilter ─ requests ─► DataSource ─ SlotPoster ─ buffers ─► UntaggedCheck
              ▲       └ other messages ┐
@@ -528,7 +528,8 @@ class Rnic(wiring.Component):
         m.submodules.poster = poster = SlotPoster(config)
         m.submodules.posts = posts = PostsJoin(config)
         wiring.connect(m, delivery.messages, requests.i)
-        wiring.connect(m, requests.o, m.submodules.reads.i)
+        wiring.connect(
+            m, requests.o, m.submodules.reads.i if config.reader else delivery.completions)
         wiring.connect(m, requests.requests, source.requests)
         wiring.connect(m, source.answered, poster.i)
         wiring.connect(m, poster.o, posts.slots)

@@ -248,7 +248,7 @@ class Delivery(wiring.Component):
         Those of :class:`~.queues.CompletionQueues`.
     messages : Out(stream.Signature(CompletionEntry()))
     completions : In(stream.Signature(CompletionEntry()))
-        With ``config.reader`` only: the delivered messages, and those of them that complete.
+        With ``config.rdmap`` only: the delivered messages, and those of them that complete.
     due : Out(stream.Signature(Record.kept(config)))
         With ``unordered`` only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
@@ -278,7 +278,7 @@ class Delivery(wiring.Component):
             **({
                 "messages": Out(stream.Signature(CompletionEntry())),
                 "completions": In(stream.Signature(CompletionEntry())),
-            } if config.reader else {}),
+            } if config.rdmap else {}),
             **({
                 "due": Out(stream.Signature(self.kept)),
                 "entries": In(stream.Signature(Ordered())),
@@ -306,7 +306,7 @@ class Delivery(wiring.Component):
         wiring.connect(m, wiring.flipped(self.done), due.done)
         wiring.connect(m, wiring.flipped(self.clear), due.clear)
         wiring.connect(m, late.o, wiring.flipped(self.failed))
-        if config.reader:
+        if config.rdmap:
             wiring.connect(m, precedence.o, wiring.flipped(self.messages))
             wiring.connect(m, wiring.flipped(self.completions), queues.i)
         else:

@@ -83,8 +83,8 @@ class RnicConfig:
         for frames. RDMA Reads need ``receive`` too, since their responses have to be received; the
         device bounds those over MPA, and the host those over SCTP.
     responder
-        The device answers RDMA Read Requests (RFC 5040) over MPA by itself, on the streams for
-        which the host asks for that. It needs ``receive``, ``transmit`` and ``mpa``.
+        The device answers RDMA Read Requests (RFC 5040) by itself, on the streams for which the
+        host asks for that. It needs ``receive`` and ``transmit``.
     sctp
         DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do
         ``associations``, ``window``, ``initiates`` and ``udp_port`` count.
@@ -155,8 +155,6 @@ class RnicConfig:
             raise ValueError("responder needs transmit: Read Responses are sent")
         if self.responder and not self.receive:
             raise ValueError("responder needs receive: Read Requests are received")
-        if self.responder and not self.mpa:
-            raise ValueError("responder needs mpa: Read Requests over SCTP go to the host")
         if self.sctp and self.streams * self.window > MOST_PLACES:
             raise ValueError(
                 f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
@@ -167,6 +165,11 @@ class RnicConfig:
     def reader(self) -> bool:
         """True if the device sends RDMA Reads over MPA, and bounds them."""
         return self.receive and self.transmit and self.mpa
+
+    @property
+    def rdmap(self) -> bool:
+        """True if the device looks at delivered messages for those of RDMA Reads."""
+        return self.reader or self.responder
 
     @property
     def owned(self) -> bool:

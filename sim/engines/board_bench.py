@@ -106,6 +106,7 @@ class BoardBench:
     events: list[ErrorEvent] = field(default_factory=list)
     exceptions: list[ExceptionPacket] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
+    _taken: dict[int, int] = field(default_factory=dict)  # how many, by queue
 
     def __post_init__(self) -> None:
         dut = self.dut
@@ -241,16 +242,22 @@ class BoardBench:
         await self.link.write(board.address("RECEIVED_POP"), [1])
 
     async def _ring(self) -> None:
-        (producer,) = await self.link.read(board.RNIC.address + regs.address("CQ_PRODUCER"))
-        if producer == len(self.completions) & 0xFFFF:
-            return
-        while producer != len(self.completions) & 0xFFFF:
-            slot = len(self.completions) % self.ring.entries
-            octets = await self.link.read_octets(
-                board.MEMORY.address + self.ring.address + slot * completion.OCTETS,
-                completion.OCTETS,
-            )
-            self.completions.append(entry_of(octets))
-        await self.link.write(
-            board.RNIC.address + regs.address("CQ_DOORBELL"), [len(self.completions) & 0xFFFF]
-        )
+        """Takes the completions of each ring, and gives their entries back."""
+        ring, rnic = self.ring, board.RNIC.address
+        for which, queue in enumerate(ring.queues):
+            await self.link.write(rnic + regs.address("CQ_INDEX"), [queue])
+            (producer,) = await self.link.read(rnic + regs.address("CQ_PRODUCER"))
+            taken = self._taken.get(queue, 0)
+            if producer == taken & 0xFFFF:
+                continue
+            while producer != taken & 0xFFFF:
+                slot = which * ring.entries + taken % ring.entries
+                octets = await self.link.read_octets(
+                    board.MEMORY.address + ring.address + slot * completion.OCTETS,
+                    completion.OCTETS,
+                )
+                self.completions.append(entry_of(octets))
+                taken += 1
+            self._taken[queue] = taken
+            doorbell = regs.pack("CQ_DOORBELL", consumer=taken & 0xFFFF, queue=queue, arm=1)
+            await self.link.write(rnic + regs.address("CQ_DOORBELL"), [doorbell])

@@ -18,6 +18,9 @@ from ddp_rnic.hdl.spec.sctp import LONGEST_BODY, SSN, Diversion, Function
 from ddp_rnic.hdl.spec.send import Kind
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.model.ddp import TaggedHeader, decode_segment
+from ddp_rnic.sim.model.header import UntaggedHeader
+from ddp_rnic.sim.model.rdmap import Opcode as Rdmap
+from ddp_rnic.sim.model.rdmap import QueueNumber, ReadRequest, rsvdulp
 from ddp_rnic.sim.model.sctp import (
     DataChunk,
     Packet,
@@ -55,9 +58,10 @@ from scapy.layers.l2 import Ether
 from scapy.layers.sctp import SCTP, SCTPChunkData
 from scapy.plist import PacketList
 
-CONFIG = RnicConfig(transmit=True, mpa=False, sctp=True)
+CONFIG = RnicConfig(transmit=True, responder=True, mpa=False, sctp=True)
 OWN = (1 << 32) - 3  # the first TSN of the device
 WINDOW = 1 << 16
+REQUEST = rsvdulp(Rdmap.READ_REQUEST, tagged=False)
 
 
 class Peer(Receiver):
@@ -130,9 +134,17 @@ class Peer(Receiver):
 
     def control(self, sid: int, function: Message) -> None:
         """Sends a session control message."""
-        payload = self.sessions[sid].control(function)
-        self.packet(DataChunk(self.tsn, sid, Ppid.CONTROL, payload))
+        self.packet(self.chunk(sid, Ppid.CONTROL, self.sessions[sid].control(function)))
+
+    def chunk(self, sid: int, ppid: Ppid, payload: bytes) -> DataChunk:
         self.tsn = (self.tsn + 1) % (1 << 32)
+        return DataChunk((self.tsn - 1) % (1 << 32), sid, ppid, payload)
+
+    def request(self, sid: int, msn: int, request: ReadRequest) -> DataChunk:
+        """Returns a Read Request, to be sent."""
+        header = UntaggedHeader(QueueNumber.READ_REQUEST, msn, 0, True, REQUEST)
+        segment = self.sessions[sid].segment(header.encode() + request.encode())
+        return self.chunk(sid, Ppid.SEGMENT, segment)
 
     def acknowledge(self) -> None:
         cumulative, gaps = self.answer()
@@ -215,11 +227,10 @@ class Bench:
         return [(wc.wr_id, wc.status) for wc in self.done if wc.opcode is Opcode.SENT]
 
 
-def tsn_of(path: SendPath, frame: bytes) -> int:
-    """Returns the TSN of a frame's chunk."""
+def chunk_of(path: SendPath, frame: bytes) -> DataChunk:
     (chunk,) = Packet.parse(frame[len(path.headers) :]).chunks
     assert isinstance(chunk, DataChunk)
-    return chunk.tsn
+    return chunk
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +289,7 @@ def test_messages_arrive_whole_and_complete_once_they_are_acknowledged(
     assert bench.peer.memory == {0x100: octets, 0x101: octets, 0: b"a Send", 1: b"a Send"}
     # RFC 9260 section 6.2: a chunk that is sent again is the same one.
     frames = bench.peer.frames
-    assert len(set(frames)) == len({tsn_of(bench.path, each) for each in frames})
+    assert len(set(frames)) == len({chunk_of(bench.path, each).tsn for each in frames})
     assert (len(frames) > len(set(frames))) == (loss > 0)
     # The peer has not counted the frames that were lost.
     assert bench.sender.repeats >= len(frames) - len(set(frames)) and not bench.sender.copies
@@ -382,6 +393,65 @@ def test_a_session_is_not_followed_by_another_one_while_a_chunk_is_outstanding(
     bench.until(lambda: not bench.sender._outstanding(0))
     bench.sender.control(0, Function.INITIATE)
     bench.until(lambda: half.established)
+
+
+def test_the_device_answers_read_requests(bench: Bench) -> None:
+    """RFC 5040 section 5.5: "RDMA Read Response Message processing at the Remote Peer (reading the
+    specified Tagged Buffer) MUST be started only after the RDMA Read Request Message has been
+    Delivered by the DDP layer". The requests arrive last one first, some responses are lost, and
+    they leave in the order of the requests.
+    """
+    octets, loses = random.Random(5).randbytes(20_000), random.Random(6)
+    bench.peer.loses = lambda tsn: loses.random() < 0.2
+    stream = bench.open(0)
+    stream.sending.answer_reads(4)
+    source = bench.pd.register(bytearray(octets), Access.REMOTE_READ)
+    asked = [
+        ReadRequest(0x70 + number, 5, 3000 * (number % 4), source.stag, source.to + 700 * number)
+        for number in range(12)
+    ]
+    for first in range(0, 12, 4):
+        chunks = [bench.peer.request(0, each + 1, asked[each]) for each in range(first, first + 4)]
+        for chunk in reversed(chunks):
+            bench.peer.packet(chunk)
+        stream.sending.post(Kind.TAGGED, b"own" * 500, stag=1 + first, to=0, wr_id=first)
+        bench.until(lambda last=first + 3: len(bench.peer.memory.get(0x70 + last, b"")) == 9005)
+        bench.until(lambda: not bench.peer.ahead)
+    bench.until(lambda: not stream.sending.busy)
+    for number, request in enumerate(asked):
+        begin = 700 * number
+        expected = bytes(5) + octets[begin : begin + request.length]
+        assert bench.peer.memory[request.sink_stag] == expected
+    assert [bench.peer.memory[1 + first] for first in (0, 4, 8)] == [b"own" * 500] * 3
+    chunks = [chunk_of(bench.path, each) for each in bench.peer.frames]
+    segments = [decode_segment(each.payload[SSN:]) for each in chunks if each.ppid == Ppid.SEGMENT]
+    stags = [header.stag for header, _ in segments if isinstance(header, TaggedHeader)]
+    assert list(dict.fromkeys(each for each in stags if each >= 0x70)) == [*range(0x70, 0x7C)]
+    assert bench.sender.repeats and {status for _, status in bench.ended()} == {WcStatus.SUCCESS}
+
+
+def test_a_read_request_that_fails_goes_to_the_host_and_concerns_its_stream_alone(
+    bench: Bench,
+) -> None:
+    """RFC 5040 section 5.2.1: the source STag has to have remote read access."""
+    one, other = bench.open(0), bench.open(2)
+    one.sending.answer_reads(2)
+    good = bench.pd.register(bytearray(b"read"), Access.REMOTE_READ)
+    secret = bench.region(b"not for peers")
+    answered = ReadRequest(7, 0, 4, good.stag, good.to)
+    refused = ReadRequest(8, 0, 4, secret.stag, secret.to)
+    bench.peer.packet(bench.peer.request(0, 1, answered))
+    bench.peer.packet(bench.peer.request(0, 2, refused))
+    bench.until(lambda: any(wc.qn == QueueNumber.READ_REQUEST for wc in bench.done))
+    (failed,) = [wc for wc in bench.done if wc.qn == QueueNumber.READ_REQUEST]
+    assert (failed.stream, failed.msn, failed.wr_id) == (one, 2, refused.encode())
+    other.sending.post(Kind.TAGGED, b"goes on", stag=9, to=0, wr_id="other")
+    one.sending.post(Kind.TAGGED, b"does not", stag=10, to=0, wr_id="one")
+    bench.until(lambda: ("other", WcStatus.SUCCESS) in bench.ended())
+    one.close()
+    bench.step()
+    assert dict(bench.ended())["one"] is WcStatus.FLUSHED
+    assert bench.peer.memory == {7: b"read", 9: b"goes on"}
 
 
 def test_a_stream_that_fails_leaves_its_association_and_the_others_alive(bench: Bench) -> None:
@@ -571,12 +641,8 @@ def test_what_cannot_be_sent_says_so(bench: Bench) -> None:
         bench.sender.open(stream)
     with pytest.raises(StateError, match="INITIATE must not be sent on SCTP stream 0, whose"):
         bench.sender.control(0, Function.INITIATE)
-    for call, what in (
-        (stream.sending.answer_reads, "answer Read Requests"),
-        (stream.sending.bound_reads, "bound Reads"),
-    ):
-        with pytest.raises(UnsupportedDevice, match=f"does not {what} over SCTP: the host has to"):
-            call(1)
+    with pytest.raises(UnsupportedDevice, match="does not bound Reads over SCTP: the host has to"):
+        stream.sending.bound_reads(1)
     other = associate(bench.context, tag=2)
     with pytest.raises(InvalidRequest, match="mtu must be at least 576 octets on this path"):
         other.send_by(bench.path, tsn=1, window=1, mtu=575, transmit=bytes)

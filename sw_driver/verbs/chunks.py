@@ -23,6 +23,7 @@ from ..transports.transport import SentFpdu
 from .flight import Flight
 from .fragments import fragments_of, room_of
 from .known import KnownAssociation, KnownStream
+from .responding import Responder
 from .sending import Body, SendingHalf, SendSettings
 
 __all__ = ["AssociationSender", "ChunkHalf"]
@@ -44,7 +45,8 @@ class ChunkHalf(SendingHalf):
 
     Messages that are posted before the session is established wait on the host (RFC 5043 section
     6.6). A message has its completion once the peer has acknowledged all of its chunks. The device
-    bounds no RDMA Read here: the caller counts those that are outstanding.
+    bounds no RDMA Read here: the caller counts those that are outstanding. It answers the peer's,
+    if :meth:`answer_reads` was called.
 
     Parameters
     ----------
@@ -57,8 +59,9 @@ class ChunkHalf(SendingHalf):
     def __init__(self, stream: KnownStream, sender: AssociationSender) -> None:
         self._sender, self._chunks = sender, 0
         self._held: deque[tuple[Kind, Body, object, dict[str, int]]] = deque()
-        #: The first entries of the messages whose chunks were asked for again, in that order.
-        self._asked: deque[int] = deque()
+        #: The TSNs of the chunks that were asked for again, in that order, and the first entries of
+        #: their messages; None: Read Responses have none.
+        self._asked: deque[tuple[int, int | None]] = deque()
         self.established = False
         settings = SendSettings(mulpdu=sender.mulpdu, crc=False, markers=False, keeps=False)
         super().__init__(stream, settings, leave=lambda octets: None)
@@ -103,30 +106,39 @@ class ChunkHalf(SendingHalf):
     def left(self, record: Record) -> None:
         """Notes that a chunk has left."""
         self._chunks += 1
-        if record.ends:
+        if record.ends and not record.response:
             self._gone = record.entry + record.entries
         if self._limit - self._chunks < _ALL // 2:
             self._allow(_ALL)
         if self._abandoned:
             self._release(self._gone)
 
-    def asked(self, record: Record) -> None:
+    def asked(self, tsn: int, record: Record) -> None:
         """Notes that a chunk was asked for again."""
-        self._asked.append(record.entry)
+        self._asked.append((tsn, None if record.response else record.entry))
 
-    def left_again(self) -> None:
-        """Notes that the chunk that was asked for first has left again."""
-        if self._asked:  # it may be of an earlier session
-            self._asked.popleft()
+    def left_again(self, tsn: int) -> None:
+        """Notes that a chunk has left again. The device gives up those of Read Responses that the
+        peer must have received, because it has asked for more.
+        """
+        if any(tsn == each for each, _ in self._asked):  # it may be of an earlier session
+            while self._asked.popleft()[0] != tsn:
+                pass
         self._release(self._gone if self._abandoned else self._arrived)
 
     @property
     def _read_again(self) -> Iterable[int]:
-        return self._asked
+        return (entry for _, entry in self._asked if entry is not None)
+
+    @property
+    def _next(self) -> int:
+        return self._chunks
 
     def arrived(self, record: Record) -> None:
-        """Notes that the peer has acknowledged all chunks of the stream up to this one."""
-        if record.ends and not self._abandoned:
+        """Notes that the peer has acknowledged all chunks of the stream up to this one, the last one of a
+        posted message.
+        """
+        if not self._abandoned:
             self._arrived = record.entry + record.entries
             self._release(self._arrived)
 
@@ -340,7 +352,7 @@ class AssociationSender:
         if record.repeat:
             self.repeats += 1
             if half is not None:
-                half.left_again()
+                half.left_again(frame.sequence)
         else:
             assert half is not None
             if frame.sequence != flight.next % _TSN:
@@ -395,7 +407,7 @@ class AssociationSender:
         last: dict[int, tuple[ChunkHalf, Record]] = {}
         while self._chunks and next(iter(self._chunks)) < self._flight.first:
             chunk = self._chunks.pop(next(iter(self._chunks)))
-            if chunk.record.ends:
+            if chunk.record.ends and not chunk.record.response:
                 last[id(chunk.half)] = chunk.half, chunk.record
         for half, record in last.values():
             half.arrived(record)
@@ -416,13 +428,15 @@ class AssociationSender:
             chunk = self._chunks[tsn]
             record = chunk.record
             if chunk.half.repeats:
+                entry = record.entry + (Responder.FIRST if record.response else 0)
                 self._context.registers.start(
                     commands.repeat(
-                        chunk.half.number, tsn % _TSN, entry=record.entry, entries=record.entries,
+                        chunk.half.number, tsn % _TSN, entry=entry, entries=record.entries,
                         offset=record.offset, length=chunk.length, msn=chunk.msn, ssn=chunk.ssn,
+                        response=bool(record.response),
                     )
                 )  # fmt: skip
-                chunk.half.asked(record)
+                chunk.half.asked(tsn % _TSN, record)
             else:
                 # The stream has ended, and the peer still has to get the TSN.
                 self.copies += 1

@@ -380,7 +380,7 @@ class Context(Closing):
     sends
         Whether the device sends, and its FPDUs reach the host.
     responds
-        Whether the device can answer RDMA Read Requests over MPA, too.
+        Whether the device can answer RDMA Read Requests, too.
     reads
         How many RDMA Reads of a stream over MPA the device bounds; 0: none.
     chunks

@@ -246,24 +246,17 @@ class SendingHalf:
         return self._limit - self._position
 
     def answer_reads(self, ird: int) -> None:
-        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding.
-
-        Over MPA alone, as :meth:`bound_reads`.
-        """
-        self._over_mpa("answer Read Requests")
+        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
         self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
     def bound_reads(self, ord: int) -> None:
         """Lets the device take Read Responses only as they were asked for, and send no request
-        while ``ord`` Reads are outstanding.
+        while ``ord`` Reads are outstanding. Over MPA alone.
         """
-        self._over_mpa("bound Reads")
+        if self._stream.association is not None:
+            raise UnsupportedDevice("the device does not bound Reads over SCTP: the host has to")
         self._context.receiving("take Read Responses")
         self._context.registers.start(commands.set_reads(self._stream.number, ord))
-
-    def _over_mpa(self, what: str) -> None:
-        if self._stream.association is not None:
-            raise UnsupportedDevice(f"the device does not {what} over SCTP: the host has to")
 
     def answering(self, qn: int) -> Responder | None:
         """Returns the responder, if the device itself answers the messages of a queue."""
@@ -281,8 +274,13 @@ class SendingHalf:
         state = self._state()
         sequence = self._context.registers.read("RESPONSE_SEQUENCE")
         return bool(state["open"]) and (
-            self.responder.asked() != state["answered"] or sequence != self._position % (1 << 32)
+            self.responder.asked() != state["answered"] or sequence != self._next % (1 << 32)
         )
+
+    @property
+    def _next(self) -> int:
+        """The LLP sequence number of the next segment that the host sees leave."""
+        return self._position
 
     def _state(self) -> dict[str, int]:
         registers = self._context.registers

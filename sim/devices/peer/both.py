@@ -114,7 +114,7 @@ class Tally:
 
 def config_of(width: int, sctp: bool) -> RnicConfig:
     """Returns the configuration of both devices."""
-    return RnicConfig(width=width, transmit=True, responder=not sctp, mpa=not sctp, sctp=sctp)
+    return RnicConfig(width=width, transmit=True, responder=True, mpa=not sctp, sctp=sctp)
 
 
 def play(

@@ -3,7 +3,8 @@ judges.
 
 The model's end of each association gets each frame that its device gets, and each that the device
 sends: it checks the packets, the sessions (RFC 5043 section 6) and the segments, and delivers the
-messages. The device has to deliver the same ones in the same order, with the octets that were sent.
+messages. The device has to deliver the same ones in the same order, with the octets that were sent;
+only RDMA Read Requests does it answer itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ....hdl.spec.completion import ChunkStatus
 from ....hdl.spec.completion import Kind as Reported
 from ....hdl.spec.path import SendPath
 from ....hdl.spec.sctp import Diversion, Function
-from ....hdl.spec.send import Kind, Record
-from ....sw_driver import CQ, PD, WC, Access, Association, Context, Opcode, Stream
+from ....hdl.spec.send import Kind, Piece, Record
+from ....sw_driver import CQ, MR, PD, WC, Access, Association, Context, Opcode, Stream
 from ....sw_driver.base.errors import StateError
 from ....sw_driver.transports.transport import SentFpdu
 from ....sw_driver.verbs.chunks import ChunkHalf
@@ -32,6 +33,8 @@ from ...model.events import Delivered, Event
 from ...model.header import TaggedHeader, UntaggedHeader
 from ...model.memory import Access as ModelAccess
 from ...model.memory import Memory, Region
+from ...model.rdmap import Opcode as Rdmap
+from ...model.rdmap import QueueNumber, ReadRequest, rsvdulp
 from ...replay.paths import example_path, frame_of
 from ..live import SimTransport
 from .association import Received
@@ -52,7 +55,12 @@ _TURN = 0.05
 #: stream, one after the other.
 _WINDOW, _MTUS, _STREAMS, _SESSIONS = 1 << 16, (600, 1500, 9000, 16000), (1, 2, 5), (1, 2)
 #: Messages to an end that are under way, their longest tagged ones, and its buffers in each queue.
-_UNDER_WAY, _LONGEST, _DEPTH, _QUEUES = 24, 20_000, 8, 4
+_UNDER_WAY, _LONGEST, _DEPTH = 24, 20_000, 8
+_QUEUES = (0, 2, 3)
+#: RDMA Reads of an end that may be outstanding, and the share of messages that are one.
+_READS, _READ = (1, 2, 3, 8), 0.2
+_REQUEST = rsvdulp(Rdmap.READ_REQUEST, tagged=False)
+_RESPONSE = rsvdulp(Rdmap.READ_RESPONSE, tagged=True)
 #: The shares of messages that may have many segments, and of those of them that are as long as they
 #: may be.
 _LONG, _FULL = 0.1, 0.2
@@ -304,7 +312,11 @@ class _Message:
     octets: bytes
     rsvdulp: int
     qn: int | None = None
-    at: int = 0  #: tagged: its octets' place in the peer's region
+    at: int = 0  #: tagged: its octets' place in the region of the end that gets it
+
+
+def _region(pd: PD, rng: random.Random, octets: bytearray, access: Access) -> MR:
+    return pd.register(octets, access, to=base(rng, len(octets)))
 
 
 class Flow:
@@ -333,24 +345,34 @@ class Flow:
         self.lengths = Lengths(end.sender.mulpdu)
         self.bodies = Bodies(end.pd, rng)
         self.memory = bytearray(_UNDER_WAY * _LONGEST)
-        self.target = end.pd.register(
-            self.memory, Access.REMOTE_WRITE, to=base(rng, len(self.memory))
-        )
+        self.target = _region(end.pd, rng, self.memory, Access.REMOTE_WRITE)
+        # RDMA Reads: the octets that the peer may read, and the sinks of the own ones.
+        self.octets = rng.randbytes(_LONGEST)
+        self.source = _region(end.pd, rng, bytearray(self.octets), Access.REMOTE_READ)
+        self.ird = rng.choice(_READS)
+        self.half.answer_reads(self.ird)
+        self._sinks = bytearray(max(_READS) * _LONGEST)
+        self._sink_region = _region(end.pd, rng, self._sinks, Access.REMOTE_WRITE)
+        self._reading: deque[_Message] = deque()
+        self._read = self._asked = 0
         self.coming: deque[_Message] = deque()
         self._requests: deque[tuple[int, tuple[range, ...]]] = deque()
         self._count = 0
         self._open = True
         model = Memory()
-        model.register(
-            Region(
-                stag=self.target.stag, to=self.target.to, length=len(self.memory),
-                access=ModelAccess.REMOTE_WRITE, pd=end.pd.number,
-            )
-        )  # fmt: skip
+        for region, octets in ((self.target, self.memory), (self._sink_region, self._sinks)):
+            model.register(
+                Region(
+                    stag=region.stag, to=region.to, length=len(octets),
+                    access=ModelAccess.REMOTE_WRITE, pd=end.pd.number,
+                )
+            )  # fmt: skip
         self._sink = DataSink(model, stream=self.stream.number, pd=end.pd.number, first=1)
         self._delivered: deque[Delivered] = deque()
-        self.rooms: list[deque[int]] = [deque() for _ in range(_QUEUES)]
-        for qn in range(_QUEUES):
+        self.rooms: dict[int, deque[int]] = {qn: deque() for qn in _QUEUES}
+        for _ in range(self.ird):
+            self._sink.post(QueueNumber.READ_REQUEST, ReadRequest.SIZE)
+        for qn in _QUEUES:
             for _ in range(_DEPTH):
                 self._post_buffer(qn)
 
@@ -359,8 +381,8 @@ class Flow:
         if self._open:
             self._open = False
             self.stream.close()
-            self.target.close()
-            self.bodies.region.close()
+            for region in (self.target, self.source, self._sink_region, self.bodies.region):
+                region.close()
             self.cq.poll(1 << 16)
 
     def _post_buffer(self, qn: int) -> None:
@@ -380,7 +402,13 @@ class Flow:
         """Lets the model receive a segment."""
         events: list[Event] = self._sink.receive(segment, order)
         for event in events:
-            if isinstance(event, Delivered):
+            if not isinstance(event, Delivered):
+                continue
+            header = event.header
+            if isinstance(header, UntaggedHeader) and header.qn == QueueNumber.READ_REQUEST:
+                self._asked += 1
+                self._sink.post(QueueNumber.READ_REQUEST, ReadRequest.SIZE)
+            else:
                 self._delivered.append(event)
         if self._sink.error is not None:
             raise Wrong(f"the golden model refuses a segment: {self._sink.error}")
@@ -397,8 +425,10 @@ class Flow:
                 self.lengths.change(self.stream, rng.randint(516, self.end.sender.mulpdu))
             if number < count - 1 and rng.random() < _SILENT:
                 self._entries.change = silent
-            qns = [qn for qn in range(_QUEUES) if peer.rooms[qn]]
-            if qns and rng.random() < 0.5:
+            qns = [qn for qn in _QUEUES if peer.rooms[qn]]
+            if rng.random() < _READ and len(self._reading) < peer.ird:
+                self._post_read(peer, number)
+            elif qns and rng.random() < 0.5:
                 self._post_untagged(peer, rng.choice(qns), number)
             else:
                 self._post_tagged(peer, number)
@@ -432,18 +462,36 @@ class Flow:
             peer, Kind.TAGGED, self._most(_LONGEST), number, stag=peer.target.stag, to=to
         ).at = at
 
+    def _post_read(self, peer: Flow, number: int) -> None:
+        """Posts an RDMA Read of some of the octets that the peer has for that."""
+        length = min(self._most(_LONGEST), self.rng.choice((*_SHORT, _LONGEST)))
+        offset = self.rng.randint(0, _LONGEST - length)
+        at = self._read % max(_READS) * _LONGEST
+        self._read += 1
+        self._reading.append(
+            _Message(peer.octets[offset : offset + length], _RESPONSE << 32, at=at)
+        )
+        self._requests.append((number, ()))
+        self.half.post(
+            Kind.READ, Piece(self._sink_region.stag, length, self._sink_region.to + at),
+            wr_id=number, rsvdulp=_REQUEST, stag=peer.source.stag, to=peer.source.to + offset,
+        )  # fmt: skip
+        self.cq.wake()
+        self._tally.kinds["RDMA Read"] += 1
+
     # -- completions ------------------------------------------------------------------------------
 
     async def take(self, count: int) -> None:
-        """Takes completions until as many messages have been sent, and have arrived."""
+        """Takes completions until as many messages have been sent, and have arrived, and all RDMA
+        Reads have ended.
+        """
         sent = received = 0
-        while sent < count or received < count:
+        while sent < count or received + self._asked < count or self._reading:
             for wc in self.cq.pick(64):
                 if wc.status is not WcStatus.SUCCESS:
                     raise Wrong(f"{wc.opcode.name} completed with {wc.status.name}")
                 if wc.opcode is not Opcode.SENT:
-                    self._receive(wc)
-                    received += 1
+                    received += self._receive(wc)
                 elif wc.wr_id is not None:  # None: a session control message
                     number, places = self._requests.popleft()
                     if wc.wr_id != number:
@@ -452,13 +500,18 @@ class Flow:
                     sent += 1
             await asyncio.sleep(0)
 
-    def _receive(self, wc: WC) -> None:
+    def _receive(self, wc: WC) -> bool:
         """Compares a message that was delivered with the one that was sent, and with that of the
-        model.
+        model. Returns False if it is a Read Response.
         """
         if not self._delivered:
             raise Wrong(f"the device delivers a message that the golden model does not: {wc}")
-        event, message = self._delivered.popleft(), self.coming.popleft()
+        event = self._delivered.popleft()
+        answers = wc.opcode is not Opcode.RECV and wc.stag == self._sink_region.stag
+        message = (self._reading if answers else self.coming).popleft()
+        region, memory = (
+            (self._sink_region, self._sinks) if answers else (self.target, self.memory)
+        )
         header, length = event.header, len(message.octets)
         model: tuple[int, ...] | None = None
         if wc.opcode is Opcode.RECV:
@@ -469,17 +522,18 @@ class Flow:
             sent = message.qn, wc.msn, length, message.rsvdulp
             self._post_buffer(wc.qn)
         else:
-            self.target.refresh()
-            octets = self.memory[message.at : message.at + length]
+            region.refresh()
+            octets = memory[message.at : message.at + length]
             got = wc.stag, wc.to, wc.byte_len, wc.rsvdulp
             if isinstance(header, TaggedHeader):
                 model = header.stag, event.begin % (1 << 32), event.length, header.rsvdulp
-            to = (self.target.to + message.at) % (1 << 32)
-            sent = self.target.stag, to, length, message.rsvdulp >> 32
+            to = (region.to + message.at) % (1 << 32)
+            sent = region.stag, to, length, message.rsvdulp >> 32
         if got != model or got != sent or octets != message.octets:
             raise Wrong(f"a device delivers {got}, the golden model {model}; {sent} was sent")
         self._tally.messages += 1
         self._tally.octets += length
+        return not answers
 
     # -- sessions ---------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ def soak(
     With --both, two simulated devices send each other Sends, Writes and Reads
     over TCP, on several connections at a time, some of which end with an error,
     and some of whose completion queues fill up for a while; with --sctp, tagged
-    and untagged messages in sessions over SCTP. The network
+    and untagged messages and Reads in sessions over SCTP. The network
     between them loses packets, carries some twice and lets some overtake others.
     The devices read lost octets again from host memory, where a buffer is
     overwritten as soon as its message is complete. Both devices are in lock step

@@ -1,6 +1,6 @@
 """Tests a board that sends, at its pins: the driver at the UART, and a peer at RGMII.
 
-The peer is the one of the driver's own tests: the golden model, behind Scapy.
+The peer is that of the driver's own tests: Scapy and the golden model read its frames.
 """
 
 from __future__ import annotations

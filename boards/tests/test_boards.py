@@ -18,7 +18,6 @@ from ddp_rnic.cli.app import app
 from ddp_rnic.flow.netlist import new_cell
 from ddp_rnic.hdl.spec import board as spec
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.hdl.spec.config import RnicConfig
 from litex.tools.remote.csr_builder import CSRBuilder
 from typer.testing import CliRunner
 

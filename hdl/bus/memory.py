@@ -1,4 +1,4 @@
-"""Implements a board's memory in block RAM, which the RNIC writes and reads, and the host accesses."""
+"""Implements a board's memory in block RAM, which the RNIC and the host access."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring

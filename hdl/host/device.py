@@ -7,8 +7,6 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.decode import AxiLiteDecoder, Endpoint
 from ..bus.memory import PlacementMemory
-from ..ddp.leaving import SentBeat
-from ..dma.output_queue import ExceptionBeat
 from ..eth.mdio import GigabitOnly, Mdio
 from ..eth.receive import FrameCrossing, FrameReceive
 from ..eth.rgmii import GmiiOctet
@@ -36,9 +34,9 @@ PATIENCE = 0.1
 class Device(wiring.Component):
     """Contains an RNIC for a board: takes frames from a PHY, and serves the host through a UART.
 
-    The host reaches memory and registers. If the RNIC sends, its frames go to the PHY, each once the
-    host has taken the copy of the one before. There are three clock domains: ``sync``; ``eth_rx``, the
-    PHY's receive clock; and ``eth_tx``, 125 MHz.
+    The host reaches memory and registers. If the RNIC sends, its frames go to the PHY, each once
+    the host has taken the copy of the one before. There are three clock domains: ``sync``;
+    ``eth_rx``, the PHY's receive clock; and ``eth_tx``, 125 MHz.
 
     Latency, Throughput: those of the parts. Reset: that of the RNIC; ``LINK_*`` counters are 0,
     memory stays. Errors: counted, in the registers of the board and the RNIC.
@@ -229,7 +227,7 @@ class Device(wiring.Component):
     def _frames(self, m, rnic, decoder, registers):
         """Connects packets of the exception stream, and frames of the host that are to be sent."""
         width, sends = self.config.width, self.config.transmit
-        m.submodules.packet = packet = ReceivedPacket(ExceptionBeat(width))
+        m.submodules.packet = packet = ReceivedPacket(rnic.exceptions.payload.shape())
         m.submodules.frame = frame = TransmitFrame(width=width * sends, domain="eth_tx")
         m.submodules.packet_end = packet_end = Endpoint(
             board.RECEIVED.size.bit_length() - 1, latency=3)
@@ -277,7 +275,7 @@ class Device(wiring.Component):
 
     def _sent(self, m, rnic, decoder, registers, frame):
         """Connects the frames of the RNIC with the PHY, and their copies with the host."""
-        m.submodules.sent = copy = ReceivedPacket(SentBeat(self.config.width))
+        m.submodules.sent = copy = ReceivedPacket(rnic.sent_frames.payload.shape())
         m.submodules.sent_end = end = Endpoint(board.SENT.size.bit_length() - 1, latency=3)
         wiring.connect(m, decoder.sent, end.bus)
         writes = Signal()

@@ -11,8 +11,8 @@ window, returns ``NOTHING``; a write there has no effect. HOST_ERRORS counts bot
   wrote to bus address A at ``MEMORY.address + A``.
 * ``RECEIVED`` shows one packet of the exception stream, from its first octet on, while
   STATUS.received is set. A write to RECEIVED_POP frees the window for the next packet.
-* ``SENT``, of a board that sends, shows the copy of one frame that the RNIC has sent, while STATUS.sent is
-  set. A write to SENT_POP frees the window. The next frame leaves once the window is free.
+* ``SENT``, of a board that sends, shows the copy of one frame that the RNIC has sent, while
+  STATUS.sent is set. A write to SENT_POP frees the window. The next frame leaves once it is free.
 * ``TRANSMIT`` takes a frame without FCS. While STATUS.transmitting is clear, the host writes the
   frame's octets, then TRANSMIT_LENGTH, then TRANSMIT_SEND. The board pads a frame of less than 60
   octets.
@@ -82,7 +82,7 @@ BOARD = Window("BOARD", 0x0000_1000, 0x1000, "Registers of the board.")
 MEMORY = Window("MEMORY", 0x1000_0000, 0x0100_0000, "Placement memory.")
 RECEIVED = Window("RECEIVED", 0x2000_0000, 0x800, "A packet of the exception stream; read only.")
 TRANSMIT = Window("TRANSMIT", 0x3000_0000, 0x800, "A frame that is to be sent; write only.")
-SENT = Window("SENT", 0x4000_0000, 0x800, "The copy of a sent frame, in a board that sends; read only.")
+SENT = Window("SENT", 0x4000_0000, 0x800, "The copy of a frame that was sent; read only.")
 WINDOWS = (BOARD, RNIC, MEMORY, RECEIVED, TRANSMIT)
 
 #: The registers of every board, at octet addresses in the window ``BOARD``.
@@ -240,9 +240,8 @@ SENT_REGISTERS = (
     Register("SENT_LENGTH", 0x0E0, "ro", "Octets of the frame in SENT."),
     Register("SENT_STREAM", 0x0E4, "ro", "Stream of the frame in SENT (tid of m_axis_eth)."),
     Register("SENT_SEQUENCE", 0x0E8, "ro", "TSN of the chunk in SENT."),
-    Register("SENT_RECORD", 0x0EC, "ro", "First four octets of the record beside the frame in SENT."),
-    Register("SENT_OFFSET", 0x0F0, "ro", "The other four octets: octets of the message before those of"
-             " the chunk."),
+    Register("SENT_RECORD", 0x0EC, "ro", "First four octets of the record of the frame in SENT."),
+    Register("SENT_OFFSET", 0x0F0, "ro", "Last four octets of the record of the frame in SENT."),
     Register("SENT_POP", 0x0F4, "wo", "Frees SENT for the next frame."),
 )
 

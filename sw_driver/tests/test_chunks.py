@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -395,6 +396,10 @@ def test_a_session_is_not_followed_by_another_one_while_a_chunk_is_outstanding(
     bench.until(lambda: half.established)
 
 
+def long_enough(bench: Bench, stag: int) -> bool:
+    return len(bench.peer.memory.get(stag, b"")) == 9005
+
+
 def test_the_device_answers_read_requests(bench: Bench) -> None:
     """RFC 5040 section 5.5: "RDMA Read Response Message processing at the Remote Peer (reading the
     specified Tagged Buffer) MUST be started only after the RDMA Read Request Message has been
@@ -415,7 +420,8 @@ def test_the_device_answers_read_requests(bench: Bench) -> None:
         for chunk in reversed(chunks):
             bench.peer.packet(chunk)
         stream.sending.post(Kind.TAGGED, b"own" * 500, stag=1 + first, to=0, wr_id=first)
-        bench.until(lambda last=first + 3: len(bench.peer.memory.get(0x70 + last, b"")) == 9005)
+        last = asked[first + 3].sink_stag
+        bench.until(partial(long_enough, bench, last))
         bench.until(lambda: not bench.peer.ahead)
     bench.until(lambda: not stream.sending.busy)
     for number, request in enumerate(asked):
@@ -579,7 +585,7 @@ def test_no_message_is_fragmented_and_a_segment_is_as_long_as_a_packet_holds(
 
 
 def test_a_board_sends_its_frames_itself_and_the_host_follows_their_copies(boarded: Bench) -> None:
-    """Copies of frames alone tell the host what has left; lost chunks leave the board again."""
+    """The host knows frames that have left from copies alone; lost chunks leave the board again."""
     rng, octets = random.Random(3), random.Random(4).randbytes(6000)
     boarded.peer.loses = lambda tsn: rng.random() < 0.2
     stream, region = boarded.open(1), boarded.region(octets)
@@ -614,7 +620,9 @@ def test_the_host_of_a_board_sends_what_the_board_cannot(boarded: Bench) -> None
 
 def test_frames_are_no_longer_than_a_boards_port_takes(boarded: Bench) -> None:
     other = associate(boarded.context, tag=2)
-    with pytest.raises(InvalidRequest, match="mtu must be at most 1982 octets, not 1983: the dev"):
+    with pytest.raises(
+        InvalidRequest, match="mtu must be at most 1982 octets, not 1983: the port of"
+    ):
         other.send_by(boarded.path, tsn=1, window=1, mtu=1983, transmit=bytes)
     other.send_by(boarded.path, tsn=1, window=1, mtu=1982, transmit=bytes)
     with pytest.raises(InvalidRequest, match="mtu must be at most 1982"):

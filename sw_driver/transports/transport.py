@@ -60,8 +60,8 @@ class Transport(Closing):
         Whether the host gets the FPDUs and frames that the device sends, by :meth:`sent` and
         :meth:`sent_frames`.
     longest_frame
-        Octets of the longest frame, without FCS, that leaves the device by a port of its own; the host gets
-        copies. 0: the host has to send the frames that it gets.
+        Octets of the longest frame, without FCS, that leaves the device by a port of its own; the
+        host gets copies. 0: the host has to send the frames that it gets.
     page_files
         The files of the first doorbell pages, which clients of a manager may map.
     """

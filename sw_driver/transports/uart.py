@@ -57,9 +57,10 @@ class BoardLink(Protocol):
 class UartTransport(Transport):
     """Reaches a board's host link through a serial port.
 
-    The device accesses memory on the board. Each buffer has a copy there: octets to be sent are copied over
-    the link before the device reads them, received octets when their completion is taken. There is no
-    interrupt. A board that sends gives its frames to its PHY, and a copy of each to the host.
+    The device accesses memory on the board. Each buffer has a copy there: octets to be sent are
+    copied over the link before the device reads them, received octets when their completion is
+    taken. There is no interrupt. A board that sends gives its frames to its PHY, and a copy of each
+    to the host.
 
     The transport uses the port exclusively.
 

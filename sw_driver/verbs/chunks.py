@@ -45,8 +45,8 @@ class ChunkHalf(SendingHalf):
 
     Messages that are posted before the session is established wait on the host (RFC 5043 section
     6.6). A message has its completion once the peer has acknowledged all of its chunks. The device
-    bounds no RDMA Read here: the caller counts those that are outstanding. It answers the peer's,
-    if :meth:`answer_reads` was called.
+    bounds no RDMA Read here: the caller counts those that are outstanding. After
+    :meth:`answer_reads`, it answers the Read Requests of the peer.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ class ChunkHalf(SendingHalf):
         return self._chunks
 
     def arrived(self, record: Record) -> None:
-        """Notes that the peer has acknowledged all chunks of the stream up to this one, the last one of a
-        posted message.
+        """Notes that the peer has acknowledged all chunks of the stream up to this one, the last
+        one of a posted message.
         """
         if not self._abandoned:
             self._arrived = record.entry + record.entries
@@ -191,9 +191,8 @@ class AssociationSender:
     mtu
         Octets of the longest IP packet on the path.
     transmit
-        Takes frames without FCS that the host has to send: all that the device has sent, or through a
-        transport with ``longest_frame`` those alone that the device does not send as they have to
-        be.
+        Takes frames without FCS that the host has to send: all that the device has made or, where
+        frames leave by the device's own port, IP fragments of them and copies.
     clock
         Returns the time in seconds.
 
@@ -252,8 +251,8 @@ class AssociationSender:
             )
         if self._most and mtu > self._most - room_of(path):
             raise InvalidRequest(
-                f"mtu must be at most {self._most - room_of(path)} octets, not {mtu}: the device's port"
-                f" takes frames of up to {self._most}"
+                f"mtu must be at most {self._most - room_of(path)} octets, not {mtu}: the port of"
+                f" the device takes frames of up to {self._most}"
             )
         self._mtu, self.mulpdu = mtu, min(longest - SSN, LONGEST_BODY)
         return min(longest, LONGEST_BODY + SSN)

@@ -24,8 +24,8 @@ from .responding import Responder
 
 __all__ = ["MOST", "Body", "Part", "SendSettings", "SendingHalf"]
 
-#: Base-2 logarithm of the entries of a ring, and where memory is not roomy; more than the 65 that a message
-#: may have.
+#: Base-2 logarithm of the entries of a ring, and where memory is not roomy: enough for the longest
+#: message, of 65.
 _SIZE, _FEW = 8, 7
 #: The longest message whose octets are in the ring itself: it has 8 entries, as many as the device
 #: reads in a stream's turn at first.

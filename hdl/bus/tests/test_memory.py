@@ -120,7 +120,7 @@ def test_a_host_write_outside_memory_changes_nothing():
 
 def read_bursts(width, octets, bursts, host, *, stall, seed=1):
     """Reads bursts, (address, beats), from a memory that the host filled with ``octets``, while the
-    host reads the words in ``host``; returns the beats of each burst, and what the host read.
+    host reads the words in ``host``; returns the beats of each burst, and those words.
     """
     dut = PlacementMemory(width, OCTETS, ids=16)
     beats, words, filled = [], [], []
@@ -186,7 +186,7 @@ def test_no_octet_of_a_burst_that_does_not_lie_in_memory_is_read_as_good(address
 
 
 def test_a_beat_is_not_read_while_it_is_written():
-    """A block RAM does not say what a read of an address returns that is being written."""
+    """A block RAM defines no value for a read of an address that is being written."""
     dut = PlacementMemory(64, OCTETS, ids=2)
     came = []
 

@@ -13,11 +13,6 @@ from ddp_rnic.hdl.spec.config import RnicConfig
         ({"mpa": 1}, TypeError, "mpa must be True or False, not 1"),
         ({"sctp": "no"}, TypeError, "sctp must be True or False, not 'no'"),
         ({"transmit": 1}, TypeError, "transmit must be True or False, not 1"),
-        (
-            {"transmit": True, "responder": True, "sctp": True, "mpa": False},
-            ValueError,
-            "responder needs mpa: Read Requests over SCTP go to the host",
-        ),
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
         ({"full_counters": 1}, TypeError, "full_counters must be True or False, not 1"),
         ({"address": "64"}, TypeError, "address must be an integer, not '64'"),

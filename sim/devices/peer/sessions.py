@@ -509,9 +509,7 @@ class Flow:
         event = self._delivered.popleft()
         answers = wc.opcode is not Opcode.RECV and wc.stag == self._sink_region.stag
         message = (self._reading if answers else self.coming).popleft()
-        region, memory = (
-            (self._sink_region, self._sinks) if answers else (self.target, self.memory)
-        )
+        region, memory = (self._sink_region, self._sinks) if answers else (self.target, self.memory)
         header, length = event.header, len(message.octets)
         model: tuple[int, ...] | None = None
         if wc.opcode is Opcode.RECV:

@@ -216,7 +216,7 @@ def test_a_board_that_falls_silent_is_reported_in_time(board: VirtualBoard) -> N
     ("registers", "message"),
     [
         ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff, not 0x52425244: check port, baud rate"),
-        ({"VERSION": 0x00010001}, r"map is 1\.1, the driver's is 2\.0: update the older one"),
+        ({"VERSION": 0x00010001}, r"map is 1\.1, the driver's is 2\.1: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],
 )

@@ -71,7 +71,7 @@ class SctpNode:
     """
 
     def __init__(self, width: int = 64) -> None:
-        self.config = RnicConfig(width=width, transmit=True, mpa=False, sctp=True)
+        self.config = RnicConfig(width=width, transmit=True, responder=True, mpa=False, sctp=True)
 
     def __enter__(self) -> SctpNode:
         with ExitStack() as stack:
@@ -88,8 +88,8 @@ class SctpNode:
 class Exchange:
     """Lets the device and its peer send each other messages on one DDP Stream.
 
-    The device sends ``count`` Writes, Sends and Read Requests, each of or for ``size`` octets; the
-    peer sends Writes and Sends. A buffer of this side is overwritten once its message has ended.
+    Each side sends ``count`` Writes, Sends and Read Requests, each of or for ``size`` octets. A
+    buffer of this side is overwritten once its message has ended.
 
     Parameters
     ----------
@@ -110,8 +110,11 @@ class Exchange:
         The outcome of each message that the device was to send, in the order of the completions.
     """
 
-    #: Kinds of messages: Writes, Sends and Read Requests, the peer's Writes and Sends, Responses.
-    KINDS = 6
+    #: Kinds of messages: Writes, Sends and Read Responses of each side, and Read Requests of the
+    #: device. It answers those of the peer without the host.
+    KINDS = 7
+    #: Read Requests of the peer that may be outstanding.
+    IRD = 4
 
     def __init__(
         self,
@@ -125,14 +128,15 @@ class Exchange:
     ) -> None:
         self._end, self._relay, self._sid, self._count, self._size = end, relay, sid, count, size
         room = self._room = count * size
-        # The octets of Writes and Sends of each side, and those that the device reads.
+        # The octets of Writes and Sends of each side, and those that each side reads.
         self._ours, self._theirs = rng.randbytes(2 * room), rng.randbytes(2 * room)
-        self._read = rng.randbytes(room)
+        self._read, self._lent = rng.randbytes(room), rng.randbytes(room)
+        self._source = node.pd.register(bytearray(self._lent), Access.REMOTE_READ)
         self.region = node.pd.register(bytearray(self._ours), Access.LOCAL_READ)
         self._sink = node.pd.register(bytearray(2 * room), Access.REMOTE_WRITE)
         memory, self._stag = Memory(), sid + 1 << 8
         rights = ModelAccess.REMOTE_WRITE | ModelAccess.REMOTE_READ
-        octets = bytearray(room) + self._read
+        octets = bytearray(room) + self._read + bytearray(room)
         memory.register(
             Region(stag=self._stag, to=0, length=len(octets), access=rights, stream=sid), octets
         )
@@ -142,6 +146,8 @@ class Exchange:
         self.stream = end.association.stream(sid, node.pd, self.cq)
         self._buffers: list[bytearray] = []  # those for the peer's Sends
         self._half = end.sender.open(self.stream)
+        self._half.answer_reads(self.IRD)
+        self._asked = 0
         self.ended: list[WcStatus] = []
         self._received = 0
         end.sender.control(sid, Function.INITIATE, b"%d" % sid)
@@ -177,6 +183,9 @@ class Exchange:
             depth = self.stream.context.capabilities.queue
             while len(self._buffers) < self._count and self.stream.outstanding(0) < depth:
                 self._answer(len(self._buffers) * self._size)
+            while self._asked < self._count and self.peer.unanswered < self.IRD:
+                self._ask(self._asked * self._size)
+                self._asked += 1
         for wc in self.cq.poll(1 << 10):
             if wc.opcode is not Opcode.SENT:
                 self._received += wc.status is WcStatus.SUCCESS
@@ -191,6 +200,14 @@ class Exchange:
         write = self.peer.tagged(self._sink.stag, at, self._theirs[at : at + size])
         send = self.peer.untagged(self._theirs[room + at : room + at + size])
         self._relay.send(self._sid, chain(write, send))
+
+    def _ask(self, at: int) -> None:
+        """Lets the peer send a Read Request, for the octets from ``at`` on."""
+        size, source = self._size, self._source
+        request = rdmap.ReadRequest(
+            self._stag, 2 * self._room + at, size, source.stag, source.to + at
+        )
+        self._relay.send(self._sid, self.peer.ask(request, self._lent[at : at + size]))
 
     def _sent(self, wc: WC) -> None:
         self.ended.append(wc.status)
@@ -212,8 +229,9 @@ class Exchange:
         room, size = self._room, self._size
         yield from self.peer.differences
         where = f"on stream {self._sid}"
-        if self.peer.memory.octets(self._stag)[:room] != self._ours[:room]:
-            yield f"the Writes of the device have other octets at the peer {where}"
+        octets = self.peer.memory.octets(self._stag)
+        if octets[:room] != self._ours[:room] or octets[2 * room :] != self._lent:
+            yield f"the Writes and Read Responses of the device have other octets {where}"
         if self._sink.view != self._theirs[:room] + self._read:
             yield f"the Writes and Read Responses of the peer have other octets {where}"
         sends = [self._theirs[room + at : room + at + size] for at in range(0, room, size)]
@@ -224,7 +242,7 @@ class Exchange:
 
     def close(self) -> None:
         """Frees the stream, the queue and the regions."""
-        for each in (self.cq, self.region, self._sink):
+        for each in (self.cq, self.region, self._sink, self._source):
             each.close()
 
 

@@ -29,8 +29,8 @@ __all__ = ["Relay", "RelayStream"]
 
 #: The header of each message on the TCP connection: length, PPID, SCTP stream, unordered.
 _HEADER = struct.Struct(">IIHH")
-#: The flag in a segment's first octet that says that it is the last of its message.
-_LAST = 0x40
+#: The flags in a segment's first octet that say that it is the last of its message, and tagged.
+_LAST, _TAGGED = 0x40, 0x80
 
 
 @dataclass
@@ -67,8 +67,10 @@ class RelayStream:
         self.session = Session(self.sid)
         self.sink = RdmapSink(self.memory, stream=self.sid)
         self.source = DataSource(self.mulpdu)
-        #: The golden model of the device, and the messages that it has to send.
-        self._judge, self._expected = DataSource(self.mulpdu), deque[Iterator[bytes]]()
+        #: The golden model of the device, and the messages that it has to send: those of the host,
+        #: and Read Responses. Which of the two comes next is the device's choice.
+        self._judge = DataSource(self.mulpdu)
+        self._expected, self._responses = deque[Iterator[bytes]](), deque[Iterator[bytes]]()
         self._lengths = [self.mulpdu]
         self._ready: dict[int, bytes] = {}  # segments, by their order
         self._next = 1  # number 0 is the Initiate
@@ -86,6 +88,20 @@ class RelayStream:
             queue = QueueNumber.SEND if kind is Opcode.SEND else QueueNumber.READ_REQUEST
             control = rsvdulp(kind, tagged=False)
             self._expected.append(self._judge.begin_untagged(queue, octets, rsvdulp=control))
+
+    def ask(self, request: ReadRequest, octets: bytes) -> Iterator[tuple[Ppid, bytes]]:
+        """Yields the chunk of a Read Request to the device, which has to answer with ``octets``."""
+        self.sink.expect(request)
+        control = rsvdulp(Opcode.READ_RESPONSE, tagged=True)
+        self._responses.append(
+            self._judge.begin_tagged(request.sink_stag, request.sink_to, octets, rsvdulp=control)
+        )
+        return self.untagged(request.encode(), Opcode.READ_REQUEST)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of these requests whose responses have not arrived whole."""
+        return len(self.sink.reads)
 
     def receive(self, ppid: int, payload: bytes, unordered: bool) -> Iterator[tuple[Ppid, bytes]]:
         """Takes a message, and yields the answers to it."""
@@ -128,10 +144,12 @@ class RelayStream:
         if not segment[0] & _LAST and len(segment) in self._lengths:
             del self._lengths[: self._lengths.index(len(segment))]  # a change is no way back
             self._judge.mulpdu = len(segment)
-        while self._expected:
-            for expected in self._expected[0]:
+        response = segment[0] & _TAGGED and segment[1] & 15 == Opcode.READ_RESPONSE
+        messages = self._responses if response else self._expected
+        while messages:
+            for expected in messages[0]:
                 return expected
-            self._expected.popleft()
+            messages.popleft()
         return b""
 
     def _answer(self, request: Delivered) -> Iterator[tuple[Ppid, bytes]]:
@@ -150,10 +168,11 @@ class RelayStream:
         for each in self.source.tagged(stag, to, octets, rsvdulp=rsvdulp(kind, tagged=True)):
             yield Ppid.SEGMENT, self.session.segment(each)
 
-    def untagged(self, octets: bytes) -> Iterator[tuple[Ppid, bytes]]:
-        """Yields the chunks of a Send to the device."""
-        control = rsvdulp(Opcode.SEND, tagged=False)
-        for each in self.source.untagged(QueueNumber.SEND, octets, rsvdulp=control):
+    def untagged(self, octets: bytes, kind: Opcode = Opcode.SEND) -> Iterator[tuple[Ppid, bytes]]:
+        """Yields the chunks of a Send or a Read Request to the device."""
+        queue = QueueNumber.SEND if kind is Opcode.SEND else QueueNumber.READ_REQUEST
+        control = rsvdulp(kind, tagged=False)
+        for each in self.source.untagged(queue, octets, rsvdulp=control):
             yield Ppid.SEGMENT, self.session.segment(each)
 
 

@@ -285,7 +285,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 def test_the_wheel_is_light_and_pure(built: tuple[Path, Path]) -> None:
     wheel, _ = built
     assert wheel.name == f"ddp_rnic-{ddp_rnic.__version__}-py3-none-any.whl"
-    assert wheel.stat().st_size < 1_250_000
+    assert wheel.stat().st_size < 1_300_000
     # Sources alone: a capture or a picture would be larger.
     assert max(map(len, contents(wheel).values())) < 100_000
 

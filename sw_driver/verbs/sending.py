@@ -349,7 +349,11 @@ class SendingHalf:
         return self._stream.pd.register(octets, Access.LOCAL_READ)
 
     def _write(self) -> None:
-        """Writes messages to the ring as far as there is room, and rings the doorbell."""
+        """Writes messages to the ring as far as there is room, and rings the doorbell; after a
+        failure they end instead.
+        """
+        if self._failed and not self._posted:
+            self._flush()
         before = self._producer
         while self._waiting and not self._failed:
             post = self._waiting[0]
@@ -550,8 +554,6 @@ class SendingHalf:
             self._report(
                 post, WcStatus.FLUSHED if lost else WcStatus.NOT_READ if failed else _STATUS[status]
             )
-        if self._failed and not self._posted:
-            self._flush()
         self._write()
 
     def _report(self, post: _Post, status: WcStatus) -> None:

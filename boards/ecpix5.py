@@ -15,9 +15,9 @@ from amaranth_boards.ecpix5 import ECPIX545Platform, ECPIX585Platform
 
 from .common import Board, Led
 from .pins import changed, corrected
-from .sizes import LARGE, MEDIUM
+from .sizes import LARGE, MEDIUM, SENDING
 
-__all__ = ["ECPIX5_45", "ECPIX5_85"]
+__all__ = ["ECPIX5_45", "ECPIX5_85", "ECPIX5_SENDS"]
 
 PULLED_UP = {"PULLMODE": "UP"}
 
@@ -49,3 +49,5 @@ ECPIX5_85 = Board(
 )
 ECPIX5_45 = replace(
     ECPIX5_85, name="ecpix5-45f", title="ECPIX-5 45F", platform=platform_45, **MEDIUM)
+ECPIX5_SENDS = replace(
+    ECPIX5_85, name="ecpix5-sends", title="ECPIX-5 85F that sends", **SENDING)

@@ -13,7 +13,7 @@ from unittest import mock
 import cocotb
 from cocotb.task import bridge, resume
 from cocotb.triggers import ClockCycles
-from ddp_rnic.boards.ecpix5 import ECPIX5_85
+from ddp_rnic.boards.ecpix5 import ECPIX5_SENDS
 from ddp_rnic.cocotb_tests.driver_tests import SHORTEST, Port
 from ddp_rnic.hdl.spec import board
 from ddp_rnic.hdl.spec.send import Kind
@@ -28,7 +28,7 @@ from ddp_rnic.sw_driver.verbs.sending import Part
 #: Number of tests in this module.
 COUNT = 1
 #: The board with the fewest cycles per bit that the bridge accepts, because simulation is slow.
-BOARD = replace(ECPIX5_85, baud=ECPIX5_85.clock // 8)
+BOARD = replace(ECPIX5_SENDS, baud=ECPIX5_SENDS.clock // 8)
 
 
 class Network:

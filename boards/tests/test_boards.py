@@ -67,7 +67,7 @@ def test_a_virtual_board_has_ports_for_them(board):
 
 def test_every_board_is_there_with_its_own_name_and_enough_memory():
     assert list(BOARDS) == [
-        "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b",
+        "ecpix5", "ecpix5-sends", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b",
         "colorlight-5a-75b-8.0", "colorlight-5a-75b-8.2"]
     for name, board in BOARDS.items():
         assert board.name == name and board.cable
@@ -292,7 +292,7 @@ def test_program_gives_the_bitstream_to_the_loader(monkeypatch, tmp_path):
 
 
 def test_registers_are_described_at_their_addresses():
-    board, with_tcp = BOARDS["ecpix5"], BOARDS["colorlight-5a-75b"]
+    board, with_tcp = BOARDS["ecpix5-sends"], BOARDS["colorlight-5a-75b"]
     told = json.loads(as_json(board))
     at = {(each["window"], each["name"]): each["address"] for each in told["registers"]}
     own = regs.registers_of(board.config)

@@ -25,9 +25,11 @@ class Litex(NamedTuple):
 
 _RGB = {f"rgb_led {number}": f"rgb_led {3 - number}" for number in range(4)}
 _COLORLIGHT = partial(Litex, "colorlight_5a_75b", "colorlight_5a_75x")
+_ECPIX5_LITEX = partial(Litex, "lambdaconcept_ecpix5", "lambdaconcept_ecpix5", leds=_RGB)
 LITEX = {
-    "ecpix5": Litex("lambdaconcept_ecpix5", "lambdaconcept_ecpix5", {"device": "85F"}, _RGB),
-    "ecpix5-45f": Litex("lambdaconcept_ecpix5", "lambdaconcept_ecpix5", {"device": "45F"}, _RGB),
+    "ecpix5": _ECPIX5_LITEX({"device": "85F"}),
+    "ecpix5-sends": _ECPIX5_LITEX({"device": "85F"}),
+    "ecpix5-45f": _ECPIX5_LITEX({"device": "45F"}),
     "versa-ecp5-5g": Litex("lattice_versa_ecp5", "lattice_versa_ecp5", {"device": "LFE5UM5G"},
                            {f"led {number}": f"user_led {number}" for number in range(8)}),
     "butterstick": Litex("gsd_butterstick", "gsd_butterstick", {"device": "85F"}),
@@ -47,6 +49,7 @@ _ECPIX5 = {
 #: By board and place: this project's value, that of litex-boards, and the reason.
 DIFFERENCES = {
     "ecpix5": _ECPIX5,
+    "ecpix5-sends": _ECPIX5,
     "ecpix5-45f": _ECPIX5,
     "versa-ecp5-5g": _DEBUG,
     "butterstick": {

@@ -34,12 +34,6 @@ def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_board_sends_as_gates(tmp_path: Path) -> None:
-    text = board_gates.verilog(sending_tests.BOARD)
-    run_tests_on(text, sending_tests.__name__, tmp_path, sending_tests.COUNT, netlist=True)
-
-
-@pytest.mark.long
 def test_a_board_with_tcp_as_gates_agrees_with_the_models(tmp_path: Path) -> None:
     text = board_gates.verilog(tcp_board_tests.BOARD)
     name = tcp_board_tests.__name__

@@ -409,7 +409,7 @@ def test_the_device_answers_read_requests(bench: Bench) -> None:
     octets, loses = random.Random(5).randbytes(20_000), random.Random(6)
     bench.peer.loses = lambda tsn: loses.random() < 0.2
     stream = bench.open(0)
-    stream.sending.answer_reads(4)
+    stream.answer_reads(4)
     source = bench.pd.register(bytearray(octets), Access.REMOTE_READ)
     asked = [
         ReadRequest(0x70 + number, 5, 3000 * (number % 4), source.stag, source.to + 700 * number)
@@ -441,7 +441,7 @@ def test_a_read_request_that_fails_goes_to_the_host_and_concerns_its_stream_alon
 ) -> None:
     """RFC 5040 section 5.2.1: the source STag has to have remote read access."""
     one, other = bench.open(0), bench.open(2)
-    one.sending.answer_reads(2)
+    one.answer_reads(2)
     good = bench.pd.register(bytearray(b"read"), Access.REMOTE_READ)
     secret = bench.region(b"not for peers")
     answered = ReadRequest(7, 0, 4, good.stag, good.to)
@@ -638,7 +638,7 @@ def test_chunks_are_no_longer_than_the_device_makes_them(simulated: SimTransport
         bench.until(lambda: bench.peer.memory.get(1) == octets)
 
 
-def test_what_cannot_be_sent_says_so(bench: Bench) -> None:
+def test_what_cannot_be_sent_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StateError, match="association 0 sends already"):
         bench.association.send_by(bench.path, tsn=1, window=1, mtu=1500, transmit=bytes)
     with pytest.raises(StateError, match="SCTP stream 2 has no sending half: call open"):
@@ -650,6 +650,11 @@ def test_what_cannot_be_sent_says_so(bench: Bench) -> None:
         bench.sender.control(0, Function.INITIATE)
     with pytest.raises(UnsupportedDevice, match="does not bound Reads over SCTP: the host has to"):
         stream.sending.bound_reads(1)
+    with pytest.raises(InvalidRequest, match="ird must be from 1 to 64, not 65"):
+        stream.answer_reads(65)
+    monkeypatch.setattr(bench.context, "responds", False)
+    with pytest.raises(UnsupportedDevice, match="the device answers no RDMA Reads on this stream"):
+        stream.answer_reads(1)
     other = associate(bench.context, tag=2)
     with pytest.raises(InvalidRequest, match="mtu must be at least 576 octets on this path"):
         other.send_by(bench.path, tsn=1, window=1, mtu=575, transmit=bytes)

@@ -46,7 +46,7 @@ class ChunkHalf(SendingHalf):
     Messages that are posted before the session is established wait on the host (RFC 5043 section
     6.6). A message has its completion once the peer has acknowledged all of its chunks. The device
     bounds no RDMA Read here: the caller counts those that are outstanding. After
-    :meth:`answer_reads`, it answers the Read Requests of the peer.
+    :meth:`~.stream.Stream.answer_reads`, it answers the Read Requests of the peer.
 
     Parameters
     ----------

@@ -246,7 +246,7 @@ class SendingHalf:
         return self._limit - self._position
 
     def answer_reads(self, ird: int) -> None:
-        """Lets the device answer the peer's Read Requests, of which ``ird`` may be outstanding."""
+        """Does the work of :meth:`~.stream.Stream.answer_reads`, which checks that it may."""
         self.responder = Responder(self._stream, ird, repeats=not self._settings.keeps)
 
     def bound_reads(self, ord: int) -> None:

@@ -301,7 +301,7 @@ class Stream(KnownStream):
 
     def answer_reads(self, ird: int) -> None:
         """Lets the device answer the peer's RDMA Read Requests (RFC 5040), of which ``ird`` may be
-        outstanding, over MPA alone.
+        outstanding.
 
         The device then posts all buffers of queue 1, in which there was none before. The stream has
         a sending half.
@@ -311,7 +311,8 @@ class Stream(KnownStream):
             if self.sending is None or not self.context.responds:
                 raise UnsupportedDevice(
                     "the device answers no RDMA Reads on this stream: build it with"
-                    " RnicConfig(transmit=True, responder=True), and call send_by() before"
+                    " RnicConfig(transmit=True, responder=True), and give the stream its sending"
+                    " half before"
                 )
             ird = integer("ird", ird, 1, self.context.capabilities.queue)
             qn = Responder.QN

@@ -161,22 +161,47 @@ def test_packets_of_two_streams_come_one_by_one(stall):
         assert [label % 2 for label, _ in seen] == [n % 2 for n in range(1, len(seen) + 1)]
 
 
+async def written(ctx, dut, frame):
+    """Writes a frame to the host's window."""
+    for at in range(0, len(frame), 4):
+        ctx.set(dut.address, at // 4)
+        ctx.set(dut.data, int.from_bytes(frame[at:at + 4].ljust(4, b"\0"), "little"))
+        ctx.set(dut.write, 15)
+        await ctx.tick()
+    ctx.set(dut.write, 0)
+
+
+def at_phy(dut, host, *others):
+    """Returns the frames that the PHY gets until ``host`` ends."""
+    pieces, done = [], []
+
+    async def ends(ctx):
+        await host(ctx)
+        done.append(True)
+
+    async def phy(ctx):
+        seen = b""
+        while not done:
+            _, _, octet = await ctx.tick("eth_tx").sample(dut.o)
+            if octet.valid:
+                seen += bytes([octet.data])
+            elif seen:
+                pieces.append(seen)
+                seen = b""
+
+    simulate(dut, ends, phy, *others, clocks={"sync": (16e-9, None), "eth_tx": (8e-9, 1e-9)})
+    return pieces
+
+
 def send_frames(frames, *, length=None):
     """Returns the frames at the PHY that the host writes and sends, and the number sent."""
     dut = TransmitFrame(domain="eth_tx")
-    seen, sent = b"", 0
-    pieces = []
-    done = False
+    sent = 0
 
     async def host(ctx):
-        nonlocal done, sent
+        nonlocal sent
         for frame in frames:
-            for at in range(0, len(frame), 4):
-                ctx.set(dut.address, at // 4)
-                ctx.set(dut.data, int.from_bytes(frame[at:at + 4].ljust(4, b"\0"), "little"))
-                ctx.set(dut.write, 15)
-                await ctx.tick()
-            ctx.set(dut.write, 0)
+            await written(ctx, dut, frame)
             ctx.set(dut.length, len(frame) if length is None else length)
             ctx.set(dut.send, 1)
             await ctx.tick()
@@ -198,20 +223,8 @@ def send_frames(frames, *, length=None):
             await ctx.tick()
             assert not ctx.get(dut.busy)
         await ctx.tick().repeat(10)
-        done = True
 
-    async def phy(ctx):
-        nonlocal seen
-        while not done:
-            _, _, octet = await ctx.tick("eth_tx").sample(dut.o)
-            if octet.valid:
-                seen += bytes([octet.data])
-            elif seen:
-                pieces.append(seen)
-                seen = b""
-
-    simulate(dut, host, phy, clocks={"sync": (16e-9, None), "eth_tx": (8e-9, 1e-9)})
-    return pieces, sent
+    return at_phy(dut, host), sent
 
 
 def test_frames_of_the_host_go_out():
@@ -232,7 +245,6 @@ def test_frames_of_the_host_and_of_a_stream_go_out_in_turns(width, stall):
     frames = [rng.randbytes(length) for length in lengths]
     ours = [rng.randbytes(length) for length in (300, 14, 700, 60)]
     wanted = [each for each in frames if 14 <= len(each) <= board.LONGEST]
-    pieces, done = [], []
 
     async def source(ctx):
         for frame in frames:
@@ -240,12 +252,7 @@ def test_frames_of_the_host_and_of_a_stream_go_out_in_turns(width, stall):
 
     async def host(ctx):
         for frame in ours:
-            for at in range(0, len(frame), 4):
-                ctx.set(dut.address, at // 4)
-                ctx.set(dut.data, int.from_bytes(frame[at:at + 4].ljust(4, b"\0"), "little"))
-                ctx.set(dut.write, 15)
-                await ctx.tick()
-            ctx.set(dut.write, 0)
+            await written(ctx, dut, frame)
             ctx.set(dut.length, len(frame))
             ctx.set(dut.send, 1)
             await ctx.tick()
@@ -254,19 +261,8 @@ def test_frames_of_the_host_and_of_a_stream_go_out_in_turns(width, stall):
             while ctx.get(dut.busy):
                 await ctx.tick()
         await ctx.tick().repeat(4000)
-        done.append(True)
 
-    async def phy(ctx):
-        seen = b""
-        while not done:
-            _, _, octet = await ctx.tick("eth_tx").sample(dut.o)
-            if octet.valid:
-                seen += bytes([octet.data])
-            elif seen:
-                pieces.append(seen)
-                seen = b""
-
-    simulate(dut, source, host, phy, clocks={"sync": (16e-9, None), "eth_tx": (8e-9, 1e-9)})
+    pieces = at_phy(dut, host, source)
     order = [[on_wire(with_fcs(each)) for each in list_] for list_ in (wanted, ours)]
     assert [each for each in pieces if each in order[0]] == order[0]
     assert [each for each in pieces if each in order[1]] == order[1]

@@ -146,7 +146,7 @@ class Exchange:
         self.stream = end.association.stream(sid, node.pd, self.cq)
         self._buffers: list[bytearray] = []  # those for the peer's Sends
         self._half = end.sender.open(self.stream)
-        self._half.answer_reads(self.IRD)
+        self.stream.answer_reads(self.IRD)
         self._asked = 0
         self.ended: list[WcStatus] = []
         self._received = 0

@@ -350,7 +350,7 @@ class Flow:
         self.octets = rng.randbytes(_LONGEST)
         self.source = _region(end.pd, rng, bytearray(self.octets), Access.REMOTE_READ)
         self.ird = rng.choice(_READS)
-        self.half.answer_reads(self.ird)
+        self.stream.answer_reads(self.ird)
         self._sinks = bytearray(max(_READS) * _LONGEST)
         self._sink_region = _region(end.pd, rng, self._sinks, Access.REMOTE_WRITE)
         self._reading: deque[_Message] = deque()

@@ -653,7 +653,7 @@ def test_a_device_that_is_taken_over_answers_no_reads_for_its_former_owner(bench
         peer.send(request, 1, rsvdulp=rsvdulp(Message.READ_REQUEST, tagged=False))
         sim.run(3000)
         assert [wc.wr_id for wc in cq.poll()] == ["taken"] and buffer[:28] == request
-        with pytest.raises(UnsupportedDevice, match=r"call send_by\(\) before"):
+        with pytest.raises(UnsupportedDevice, match=r"answers no RDMA Reads on this stream"):
             stream.answer_reads(1)
 
 

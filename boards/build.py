@@ -177,7 +177,8 @@ def _memories(small, *, dense):
             f" t:$mem_v2 a:no_rw_check %i r:RD_PORTS={reads} %i r:WR_PORTS=1 %i")
     if dense:
         # Remove bits that are always 0: those of a memory, then those of the memory after it.
-        commands += ["flatten", *(4 * ["opt -full", "opt_mem"])]
+        # Unless opt_clean comes first, yosys may find two initial values of such a bit, and fail.
+        commands += ["flatten", "opt_clean", *(4 * ["opt -full", "opt_mem"])]
     if small:
         # The board decides instead of the gateware which memories are small.
         commands.append('setattr -set ram_style "block" t:$mem_v2 a:no_rw_check %i')

@@ -188,7 +188,7 @@ class Connection:
         Parameters
         ----------
         rtr
-            Peer to peer: the messages offered as the first one. The peer chooses; of several a
+            Peer to peer: the messages offered as the first one. Of several that the peer names, a
             Write is preferred to a Read, and a Read to a Send.
         rtr_stag
             The Steering Tag that this message names, because some responders accept only one that
@@ -219,8 +219,8 @@ class Connection:
         Parameters
         ----------
         rtr
-            Peer to peer: the messages that the peer may begin with. The reply names one: the first
-            of Write, Read and Send that the peer has offered, too, or else the first of these.
+            Peer to peer: the messages that the peer may begin with. The reply names those that the
+            peer has offered, too, or else all; a Send only if there is no other.
         """
         private_data = copy_of(private_data)
         _check_rtr(rtr)
@@ -231,7 +231,7 @@ class Connection:
             if asked.peer_to_peer:
                 begins = self._choose(rtr, asked.rtr)
             # A Read uses one of the IRD, even if the peer asks for none.
-            ird = max(ird, int(begins is Rtr.READ))
+            ird = max(ird, int(Rtr.READ in begins))
             enhanced = _enhanced(
                 UNSAID if asked.ord == UNSAID else ird,
                 UNSAID if asked.ird == UNSAID else ord,
@@ -239,18 +239,23 @@ class Connection:
             )
         reply = self._frame(True, private_data, request.revision, enhanced)
         octets = reply.encode()
-        qp = self._begin(request, ird, ord, begins is Rtr.SEND)
+        qp = self._begin(request, ird, ord, Rtr.SEND in begins)
         self._out += octets
         self.silent = True
         self._feed()
         return qp
 
     def _choose(self, can: Rtr, offered: Rtr) -> Rtr:
-        """Returns the message that the peer shall begin with."""
+        """Returns the messages with one of which the peer shall begin (RFC 6581 section 9.2).
+
+        A Send has a buffer, which stays in the queue if the peer begins with another message. So a
+        Send is named alone.
+        """
         possible = can & ~Rtr.READ if not self._ird else can
         if not possible:
             raise InvalidRequest("rtr must have a Write or a Send, because ird is 0")
-        return _first(possible & offered or possible)
+        named = possible & offered or possible
+        return named & ~Rtr.SEND or named
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuses the peer's request."""

@@ -59,9 +59,9 @@ class ChunkHalf(SendingHalf):
     def __init__(self, stream: KnownStream, sender: AssociationSender) -> None:
         self._sender, self._chunks = sender, 0
         self._held: deque[tuple[Kind, Body, object, dict[str, int]]] = deque()
-        #: The TSNs of the chunks that were asked for again, in that order, and the first entries of
-        #: their messages; None: Read Responses have none.
-        self._asked: deque[tuple[int, int | None]] = deque()
+        #: The TSNs of the chunks of posted messages that were asked for again, in that order, and
+        #: the first entries of their messages.
+        self._asked: deque[tuple[int, int]] = deque()
         self.established = False
         settings = SendSettings(mulpdu=sender.mulpdu, crc=False, markers=False, keeps=False)
         super().__init__(stream, settings, leave=lambda octets: None)
@@ -115,20 +115,20 @@ class ChunkHalf(SendingHalf):
 
     def asked(self, tsn: int, record: Record) -> None:
         """Notes that a chunk was asked for again."""
-        self._asked.append((tsn, None if record.response else record.entry))
+        if not record.response:
+            self._asked.append((tsn, record.entry))
 
     def left_again(self, tsn: int) -> None:
-        """Notes that a chunk has left again. The device gives up those of Read Responses that the
-        peer must have received, because it has asked for more.
-        """
-        if any(tsn == each for each, _ in self._asked):  # it may be of an earlier session
+        """Notes that a chunk has left again."""
+        # It may be of an earlier session, or of a Read Response.
+        if any(tsn == each for each, _ in self._asked):
             while self._asked.popleft()[0] != tsn:
                 pass
         self._release(self._gone if self._abandoned else self._arrived)
 
     @property
     def _read_again(self) -> Iterable[int]:
-        return (entry for _, entry in self._asked if entry is not None)
+        return (entry for _, entry in self._asked)
 
     @property
     def _next(self) -> int:

@@ -30,7 +30,9 @@ class AnyCheck(TaggedCheck):
 
 
 class AnyCut(PageCut):
-    """Replaces a PageCut by any block that outputs nothing without ``go`` in the cycle before."""
+    """Replaces a PageCut by any block that outputs nothing without ``go`` in the cycle before, and
+    nothing while it is not busy.
+    """
 
     def elaborate(self, platform):
         m = Module()
@@ -38,8 +40,9 @@ class AnyCut(PageCut):
         m.d.sync += goes.eq(self.go)
         m.d.comb += [
             self.o.valid.eq(goes & AnySeq(1)),
+            self.busy.eq(self.o.valid | AnySeq(1)),
             *(port.eq(AnySeq(len(Value.cast(port)))) for port in (
-                self.o.payload, self.ready, self.index, self.busy)),
+                self.o.payload, self.ready, self.index)),
         ]
         return m
 
@@ -55,14 +58,15 @@ class Permitted(Harness):
     part by their TOs. All sums are modulo 2**64, so that nothing is assumed about the entry. A
     probe is checked like a part of one octet.
 
-    A segment keeps no part after one that was refused, and has exactly one last part.
+    A segment keeps no part after one that was refused, and has exactly one last part. Parts leave
+    the checks in their order, each once: only an inline one passes them by, and no other then.
 
     Assumes that a part has less than 2**16 octets, as MULPDU has 16 bits, and that a probe has
     none, as ResponseRings makes it. Tables and the settings of streams may change in every cycle.
     By induction of depth ``DEPTH``, which is longer than the checks take.
     """
 
-    LATENCY = 14
+    LATENCY, QUICK = 14, 3
     DEPTH = LATENCY + 1
 
     def rules(self, m):
@@ -74,13 +78,22 @@ class Permitted(Harness):
         self.always(if_(takes, dut.stream == part.stream), "its stream is looked up")
         self.always(if_(past(takes, 4), dut.index == index), "its STag is looked up")
 
-        # A part leaves the checks after ``LATENCY`` cycles. The tables answered 2 and 6 cycles
-        # after it came.
-        came, ends = past(takes, self.LATENCY), past(takes & part.last, self.LATENCY)
+        # A part leaves the checks after ``LATENCY`` cycles, or a ``quick`` one after ``QUICK``. The
+        # tables answered 2 and 6 cycles after it came.
+        quick, late = self.inside["quick"], self.inside["coming"][-1]
+        came, slow = quick | late, past(takes, self.LATENCY)
+        self.always(if_(quick, past(takes, self.QUICK)), "a part came")
+        self.always(slow == (late | past(quick, self.LATENCY - self.QUICK)), "each leaves")
+        self.always(~(late & quick), "one after the other")
+        still = sum((self.inside["coming"][k] for k in range(self.QUICK - 1, self.LATENCY)), C(0))
+        self.always(if_(quick, still == 0), "none is passed by")
         placed = self.inside.component("checked").i
         read, pages = placed.payload.placement, placed.payload.pages
-        part = part.shape()(past(part, self.LATENCY, name="part"))
-        pd, enable = past(dut.pd, 12, name="pd"), past(dut.enable, 12, name="enable")
+        parts = (past(part, cycles, name="part") for cycles in (self.QUICK, self.LATENCY))
+        part = part.shape()(Mux(quick, *parts))
+        ends = came & part.last
+        pd = past(dut.pd, 12, name="pd")
+        enable = Mux(quick, past(dut.enable, 1), past(dut.enable, 12, name="enable"))
         entry = dut.entry.shape()(past(dut.entry, 8, name="entry"))
         size, offset = Signal(17), Signal(64)
         m.d.comb += [
@@ -90,6 +103,7 @@ class Permitted(Harness):
         allowed = placed.valid & ~read.exception
         judged = allowed & ~part.inline & (size != 0)
         inline = allowed & part.inline
+        self.always(if_(quick, part.inline), "a quick part is inline")
         owner = Mux(entry.bound, part.stream, pd)
         right = Mux(part.response, entry.remote_read, entry.local_read)
         self.always(if_(placed.valid, came), "a part came")
@@ -118,6 +132,7 @@ class Permitted(Harness):
         m.d.comb += [
             Cover(judged & (offset != 0) & entry.bound, "a part is allowed"),
             Cover(came & ended, "a part is dropped"),
+            Cover(quick & past(quick) & placed.valid, "inline parts follow each other"),
         ]
 
         self.lemma(ended == self.inside["drops"], "the rest of the segment is dropped")
@@ -130,7 +145,9 @@ class Passed(Harness):
     """Proves that parts enter the cutter as they were checked, and that pieces leave as it cut.
 
     Each does so once, in order, however long the cutter and the output wait. Both queues have room
-    for all that comes. The page table gets the cutter's look-ups, and the cutter its answers.
+    for all that comes. The page table gets the cutter's look-ups, and the cutter its answers. A
+    part passes the cutter by, as a piece, only if it is in no pages, and while the cutter is not
+    busy: :class:`~.reading.Cutting` proves that it is then empty.
 
     :class:`AnyCut` replaces the cutter, and :class:`AnyCheck` the checks against the entry. Assumes
     nothing. By induction of depth 2.
@@ -146,15 +163,23 @@ class Passed(Harness):
               for name in ("address", "length", "inline", "last")),
             piece.exception.eq(dut.o.payload.refused),
         ]
-        checked = inside.component("checked")
-        self.passes(m, "checked", checked.i, cut.i.valid, cut.i.payload)
-        self.passes(m, "pieces", cut.o, dut.o.valid & dut.o.ready, piece)
+        checked, pieces = inside.component("checked"), inside.component("pieces")
+        part, leaves = checked.o.payload, checked.o.valid & checked.o.ready
+        self.passes(m, "checked", checked.i, leaves, part)
+        self.passes(m, "pieces", pieces.i, dut.o.valid & dut.o.ready, piece)
         self.always(if_(cut.i.valid, cut.ready), "the cutter takes the part")
+        self.always(if_(cut.i.valid, leaves & (cut.i.payload == part)), "as it was checked")
+        by = leaves & ~cut.i.valid
+        self.always(pieces.i.valid == (cut.o.valid | by), "each piece, and each part without pages")
+        self.always(if_(cut.o.valid, pieces.i.payload == cut.o.payload), "as it was cut")
+        self.always(if_(by, pieces.i.payload == part.placement), "as it was checked, too")
+        self.always(if_(by, ~cut.busy & (part.pages == 0)), "by an idle cutter, without pages")
+        m.d.comb += Cover(by & self.past(cut.o.valid), "a part passes the cutter by")
         self.always(dut.slot == cut.index, "the slot of the page table")
         self.always(cut.page.address == dut.page.address, "its answer")
         self.steady(dut.o, "o is held")
         coming = inside["coming"]
-        way = sum((coming[k] for k in range(len(coming))), C(0))
+        way = sum((coming[k] for k in range(len(coming))), inside["quick"])
         most = checked.depth // 2 + len(coming)
         self.lemma(inside["checked.level"] + way <= most, "room for what was taken")
 

@@ -106,9 +106,9 @@ class Checking(Harness):
     its segment was refused.
 
     Any one part is followed through the checks, the queue before the cutter, the cutter, and the
-    queue after it. :class:`BusyCut` replaces the cutter, as :class:`Cutting` proves it, and
-    :class:`~.parts.AnyCheck` the checks against the entry. Assumes nothing. By induction of depth
-    2.
+    queue after it; it may pass the checks and the cutter by. :class:`BusyCut` replaces the cutter,
+    as :class:`Cutting` proves it, and :class:`~.parts.AnyCheck` the checks against the entry.
+    Assumes nothing. By induction of depth 2.
     """
 
     DEPTH = 2
@@ -118,6 +118,7 @@ class Checking(Harness):
         checked, cut, pieces = (
             inside.component(name) for name in ("checked", "cut", "pieces"))
         begins, pops = Signal(), dut.o.valid & dut.o.ready
+        moves = checked.o.valid & checked.o.ready
         age = Signal(Permitted.LATENCY)
         waits, cuts, leaves = Signal(), Signal(), Signal()
         ahead = Signal(8)
@@ -126,10 +127,13 @@ class Checking(Harness):
         mark = self.any(1, name="mark")
         m.d.comb += begins.eq(dut.i.valid & dut.i.ready & mark & ~followed)
         m.d.sync += age.eq(Cat(begins, age))
-        with m.If(age[-1]):
-            m.d.sync += [waits.eq(checked.i.valid), ahead.eq(counts[checked] - cut.i.valid)]
+        quick = inside["quick"] & age[Permitted.QUICK - 1]
+        with m.If(quick):
+            m.d.sync += age.eq(0)
+        with m.If(age[-1] | quick):
+            m.d.sync += [waits.eq(checked.i.valid), ahead.eq(counts[checked] - moves)]
         for here, goes, there, count in (
-            (waits, cut.i.valid, cuts, cut.count - cut.ends),
+            (waits, moves, cuts, cut.count - cut.ends),
             (cuts, cut.ends, leaves, counts[pieces] - pops),
             (leaves, pops, None, C(0)),
         ):
@@ -139,19 +143,25 @@ class Checking(Harness):
                     m.d.sync += [here.eq(0), ahead.eq(count)]
                     if there is not None:
                         m.d.sync += there.eq(1)
+        with m.If(waits & moves & ~cut.i.valid & (ahead == 0)):
+            m.d.sync += [cuts.eq(0), leaves.eq(1), ahead.eq(counts[pieces] - pops)]
         self.always(if_(self.past(begins | followed), dut.busy), "busy while it is inside")
         m.d.comb += Cover(leaves & pops & (ahead == 0), "it leaves")
 
         for store, name in ((checked, "checked"), (pieces, "pieces")):
             stored(self, m, f"{name}.", counts[store], store.depth)
         coming = inside["coming"]
-        self.lemma((age & coming) == age, "it is among those in the checks")
+        at = Permitted.QUICK - 1
+        there = Cat(coming[:at], coming[at] | inside["quick"], coming[at + 1:])
+        self.lemma((age & there) == age, "it is among those in the checks")
+        still = sum((coming[k] for k in range(at, len(coming))), C(0))
+        self.lemma(if_(inside["quick"], still == 0), "or passes them by, alone")
         self.lemma((age & (age - 1)) == 0, "one is followed")
         self.lemma(age.any() + waits + cuts + leaves <= 1, "it is in one place")
         self.lemma(if_(waits, ahead < counts[checked]), "it waits")
         self.lemma(if_(cuts, ahead < cut.count), "it is cut")
         self.lemma(if_(leaves, ahead < counts[pieces]), "its last piece waits")
-        way = sum((coming[k] for k in range(len(coming))), C(0))
+        way = sum((coming[k] for k in range(len(coming))), inside["quick"])
         most = checked.depth // 2 + len(coming)
         self.lemma(inside["checked.level"] + way <= most, "room for what was taken")
 

@@ -308,8 +308,10 @@ class DeliveredReads(wiring.Component):
         m = Module()
         m.submodules.stage = stage = Stage(CompletionEntry())
         m.submodules.ended = ended = Store(range(self.streams), depth=QUEUE)
+        m.submodules.frees = frees = Stage(range(self.streams))
         wiring.connect(m, stage.o, wiring.flipped(self.o))
-        wiring.connect(m, ended.o, wiring.flipped(self.freed))
+        wiring.connect(m, ended.o, frees.i)
+        wiring.connect(m, frees.o, wiring.flipped(self.freed))
         entry = self.i.payload
         m.d.sync += [
             ended.i.valid.eq(
@@ -323,7 +325,7 @@ class DeliveredReads(wiring.Component):
             stage.i.valid.eq(self.i.valid & ended.half),
             stage.i.payload.eq(entry),
             self.i.ready.eq(stage.i.ready & ended.half),
-            self.busy.eq(self.i.valid | stage.o.valid | ended.o.valid),
+            self.busy.eq(self.i.valid | stage.o.valid | ended.o.valid | frees.o.valid),
         ]
         return m
 

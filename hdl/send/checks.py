@@ -35,10 +35,12 @@ class PartCheck(wiring.Component):
     reads, or in a Read Response of remote reads (RFC 5040 section 5.2.1), and the part must lie
     within its bounds (RFC 5041 sections 7.1 and 8.2, which
     :class:`~..ddp.tagged.TaggedCheck` applies). A part that fails is refused and ends its segment;
-    the segment's other parts are dropped. Octets inline need no STag.
+    the segment's other parts are dropped. Octets inline need no STag: their parts pass idle checks
+    by.
 
-    Latency: 29 cycles from ``i`` to ``o``. Throughput: one part per cycle. Reset: empty. Errors:
-    ``refused``.
+    Latency: 18 cycles from ``i`` to ``o``. A part in pages, or after one that is still being cut,
+    takes 11 cycles more; an inline part after none that is being checked takes 11 less. Throughput:
+    one part per cycle. Reset: empty. Errors: ``refused``.
 
     Parameters
     ----------
@@ -83,16 +85,19 @@ class PartCheck(wiring.Component):
         m.submodules.checked = checked = Store(self._checked(), depth=QUEUE)
         m.submodules.pieces = pieces = Store(_Read(), depth=QUEUE)
         self._check(m, checked)
+        part, passes = checked.o.payload, Signal()
 
         m.d.comb += [
-            checked.o.ready.eq(cut.ready),
-            cut.i.valid.eq(checked.o.valid & cut.ready),
-            cut.i.payload.eq(checked.o.payload),
+            # A part in no pages passes an empty cutter by.
+            passes.eq(checked.o.valid & ~part.pages.any() & ~cut.busy & pieces.half),
+            checked.o.ready.eq(cut.ready | passes),
+            cut.i.valid.eq(checked.o.valid & cut.ready & ~passes),
+            cut.i.payload.eq(part),
             self.slot.eq(cut.index),
             cut.page.address.eq(self.page.address),
             cut.go.eq(pieces.half),
-            pieces.i.valid.eq(cut.o.valid),
-            pieces.i.payload.eq(cut.o.payload),
+            pieces.i.valid.eq(cut.o.valid | passes),
+            pieces.i.payload.eq(Mux(passes, part.placement, cut.o.payload)),
             self.o.valid.eq(pieces.o.valid),
             pieces.o.ready.eq(self.o.ready),
             self.o.payload.refused.eq(pieces.o.payload.exception),
@@ -113,6 +118,10 @@ class PartCheck(wiring.Component):
         takes, coming = Signal(), Signal(latency)
         looked = Signal(SendPart(self.config.streams))
         header, rights = check.i.payload.header, check.i.payload.rights
+        # An inline part leaves one cycle after the look-up, unless others are in the checks.
+        hurries, quick = Signal(), Signal()
+        short = Signal(SendPart(self.config.streams), reset_less=True)
+        enabled = Signal(reset_less=True)
         m.d.comb += [
             # Half of the store is enough for all parts that are in the pipeline.
             self.i.ready.eq(checked.half & ~self.hold),
@@ -120,6 +129,7 @@ class PartCheck(wiring.Component):
             self.stream.eq(part.stream),
             along.i.eq(part),
             looked.eq(delayed(m, LOOKUP, part, "looked")),
+            hurries.eq(coming[LOOKUP - 1] & looked.inline & ~coming[LOOKUP:].any()),
             check.i.valid.eq(coming[LOOKUP - 1]),
             header.tagged.eq(1),
             header.version.eq(1),
@@ -136,14 +146,21 @@ class PartCheck(wiring.Component):
                 delayed(m, check.ENTRY, looked.response, "response"),
                 self.entry.remote_read, self.entry.local_read)),
         ]
-        m.d.sync += coming.eq(Cat(takes, coming))
+        m.d.sync += [
+            coming.eq(Cat(takes, coming)),
+            coming[LOOKUP].eq(coming[LOOKUP - 1] & ~hurries),
+            quick.eq(hurries),
+            short.eq(looked),
+            enabled.eq(self.enable),
+        ]
 
-        result, then = check.o.payload, along.o
+        result, then = check.o.payload, SendPart(self.config.streams)(Mux(quick, short, along.o))
         refused, drops = Signal(), Signal()
         read = checked.i.payload.placement
         m.d.comb += [
-            refused.eq(then.refused | ~result.enable | (result.error & ~then.inline)),
-            checked.i.valid.eq(coming[-1] & ~drops),
+            refused.eq(then.refused | ~Mux(quick, enabled, result.enable)
+                       | (result.error & ~then.inline)),
+            checked.i.valid.eq((coming[-1] | quick) & ~drops),
             checked.i.payload.pages.eq(Mux(then.inline, 0, result.pages)),
             read.address.eq(Mux(then.inline, then.to, result.address)),
             read.length.eq(then.length),
@@ -151,8 +168,8 @@ class PartCheck(wiring.Component):
             read.last.eq(then.last | refused),
             read.exception.eq(refused),
         ]
-        with m.If(coming[-1]):
+        with m.If(coming[-1] | quick):
             m.d.sync += drops.eq((drops | refused) & ~then.last)
         m.d.sync += self.busy.eq(
-            takes | coming.any() | checked.o.valid | m.submodules.cut.busy
+            takes | coming.any() | quick | checked.o.valid | m.submodules.cut.busy
             | m.submodules.pieces.o.valid)

@@ -185,8 +185,9 @@ def _sending(engine: Engine, config: RnicConfig) -> Rows:
         load = SendLoad(config, payload, offset, streams=streams, latency=latency)
         count = max(_CYCLES // int(load.limit), 8 * streams)
         rows.append({"kind": "rate"} | load.row(load.cycles(engine, count)))
-    load = SendLoad(config, 64, streams=1)
-    rows.append({"kind": "latency"} | load.row(load.delay(engine)))
+    for offset in (None, 0):
+        load = SendLoad(config, 64, offset, streams=1)
+        rows.append({"kind": "latency"} | load.row(load.delay(engine)))
     rows.append({"kind": "read"} | load.row(load.rest(engine)))
     if config.responder:
         answer = ResponseLoad(config, 64)

@@ -34,7 +34,11 @@ def test_parts_reach_the_cutter_as_checked_and_pieces_leave_as_cut():
 @bugs(
     "old, new",
     ("(result.error & ~then.inline)", "(result.error & then.last)"),
-    ("then.refused | ~result.enable", "then.refused"),
+    ("then.refused | ~Mux(quick, enabled, result.enable)", "then.refused"),
+    ("~Mux(quick, enabled, result.enable)", "~result.enable"),
+    ("& looked.inline & ~coming", "& ~coming"),
+    (" & ~coming[LOOKUP:].any()", ""),
+    ("coming[LOOKUP - 1] & ~hurries", "coming[LOOKUP - 1]"),
     ("Mux(looked.probe, 1, looked.length)", "looked.length"),
     ("header.to.eq(looked.to)", "header.to.eq(part.to)"),
     ("rights.stream.eq(looked.stream)", "rights.stream.eq(part.stream)"),
@@ -43,8 +47,8 @@ def test_parts_reach_the_cutter_as_checked_and_pieces_leave_as_cut():
     ("Mux(then.inline, 0, result.pages)", "0"),
     ("then.last | refused", "then.last"),
     ("(drops | refused) & ~then.last", "refused & ~then.last"),
-    ids=["not last", "disabled", "probe", "offset", "stream", "early", "response", "page code",
-         "last", "dropped"],
+    ids=["not last", "disabled", "disabled, inline", "unchecked", "overtaken", "twice", "probe",
+         "offset", "stream", "early", "response", "page code", "last", "dropped"],
 )
 def test_a_check_of_parts_that_errs_is_caught(old, new):
     proof = bounded(Permitted(checks(old, new), lemmas=False), depth=Permitted.DEPTH + 2)
@@ -76,8 +80,13 @@ def test_a_check_against_the_entry_that_errs_is_caught(old, new):
     ("pieces.o.ready.eq(self.o.ready)", "pieces.o.ready.eq(1)"),
     ("pieces.o.payload.exception", "cut.o.payload.exception"),
     ("cut.page.address.eq(self.page.address)", "cut.page.address.eq(0)"),
-    ("cut.i.valid.eq(checked.o.valid & cut.ready)", "cut.i.valid.eq(checked.o.valid)"),
-    ids=["no room", "lost", "another piece", "page", "not taken"],
+    ("cut.i.valid.eq(checked.o.valid & cut.ready", "cut.i.valid.eq(checked.o.valid"),
+    ("cut.ready & ~passes", "cut.ready"),
+    ("~part.pages.any() & ~cut.busy", "~cut.busy"),
+    ("& ~cut.busy & pieces.half", "& pieces.half"),
+    ("~cut.busy & pieces.half", "~cut.busy"),
+    ids=["no room", "lost", "another piece", "page", "not taken", "twice", "paged", "overtaken",
+         "no room for one that is not cut"],
 )
 def test_parts_and_pieces_that_are_mixed_up_are_caught(old, new):
     component = checks(old, new, TaggedCheck=AnyCheck, QUEUE=4)

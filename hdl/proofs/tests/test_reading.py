@@ -69,10 +69,11 @@ def test_a_fence_that_ends_too_soon_is_caught(old, new):
 @bugs(
     "old, new",
     ("takes | coming.any()", "coming.any()"),
+    ("coming.any() | quick", "coming.any()"),
     ("checked.o.valid | m.submodules.cut.busy", "m.submodules.cut.busy"),
     ("checked.o.valid | m.submodules.cut.busy", "checked.o.valid"),
     ("| m.submodules.pieces.o.valid)", ")"),
-    ids=["taken", "checked", "cut", "leaves"],
+    ids=["taken", "quick", "checked", "cut", "leaves"],
 )
 def test_checks_that_are_idle_too_soon_are_caught(old, new):
     proof = bounded(Checking(checks(old, new), lemmas=False), depth=20)

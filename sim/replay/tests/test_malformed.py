@@ -243,7 +243,7 @@ def is_message(chunk: DataChunk) -> bool:
         return chunk.ppid == Ppid.SEGMENT and len(chunk.payload) >= 2
     function, private = int.from_bytes(chunk.payload[2:4], "big"), len(chunk.payload) - 4
     longest = 0 if function == Function.TERMINATE else 512
-    return Function.INITIATE <= function <= Function.TERMINATE and private <= longest
+    return function in set(Function) and private <= longest
 
 
 Order = tuple[Kind, int]
@@ -728,7 +728,7 @@ def messages(play: Play) -> Frames:
         yield f"PPID {ppid}", frame(play.data(play.tagged(), ppid=ppid))
     for sid in (COUNT, COUNT + 1, 0x100, 0x8000, 0xFFFF):
         yield f"SCTP stream {sid}", frame(replace(play.data(play.tagged()), stream=sid))
-    for function in (0, 5, 0x101, 0x8001):
+    for function in (0, 8, 9, 0x101, 0x8001):
         body = struct.pack(">H", function)
         yield f"Function Code {function}", frame(play.data(body, ppid=Ppid.CONTROL))
     for function in Function:

@@ -626,7 +626,7 @@ async def _begin(
     words = _WORDS[rng.random() < _ENHANCED]
     texts = [rng.randbytes(rng.choice((0, 1, 30, 512))) for _ in flows]
     if words.initiate is Function.ENHANCED_INITIATE:
-        limits = Enhanced(*(rng.getrandbits(14) for _ in range(2))).encode()
+        limits = Enhanced(rng.getrandbits(14), rng.getrandbits(14)).encode()
         texts = [(limits + text)[:MOST_PRIVATE] for text in texts]
     for flow in flows:
         flow.open(random.Random(rng.getrandbits(64)), tally)

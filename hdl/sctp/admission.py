@@ -150,7 +150,7 @@ class Admission(wiring.Component):
             bare.eq(body == FUNCTION),
             fits.eq((body >= FUNCTION) & (body <= FUNCTION + MOST_PRIVATE)),
             known.eq(~octet[2].any() & (octet[3] >= Function.INITIATE)
-                     & (octet[3] <= Function.TERMINATE)),
+                     & (octet[3] <= Function.ENHANCED_REJECT)),
             words.eq(item.payload - item.start),
         ]
         # Frames: octets before them do not count, and the last word may be partly filled.

@@ -1,5 +1,8 @@
 """Keeps the session of each DDP stream, and its legal sequences (RFC 5043 section 6).
 
+Its sessions may be enhanced (RFC 6581 section 7). Here an Initiate, an Accept and a Reject include
+the enhanced ones, where nothing else is said.
+
 .. code-block:: text
 
                       items, in the order of their arrival
@@ -39,24 +42,27 @@ from ..ddp.item import Verdict
 from ..lib.blockram import storage_of
 from ..lib.stream import Stage, Store, any_of, delayed, nibbles
 from ..spec.config import power_of_two
-from ..spec.sctp import Function, Reason, State
+from ..spec.sctp import ACCEPTS, INITIATES, Function, Reason, State
 from .order import Close
 from .window import Arrival, Window
 
 __all__ = ["Answer", "Command", "Illegal", "Item", "Message", "Session", "SessionEvent"]
 
 
-class Message(enum.Enum, shape=3):
-    """The kind of an item; control messages by Function Code (RFC 5043 section 5.2.3)."""
+class Message(enum.Enum, shape=4):
+    """The kind of an item; control messages by Function Code."""
 
     SEGMENT = 0
     INITIATE = 1
     ACCEPT = 2
     REJECT = 3
     TERMINATE = 4
+    ENHANCED_INITIATE = 5
+    ENHANCED_ACCEPT = 6
+    ENHANCED_REJECT = 7
     #: A Data Chunk that is none of these: with another PPID or Function Code, not unordered, too
     #: short, or with more Private Data than is allowed.
-    INVALID = 5
+    INVALID = 8
 
 
 class Item(data.StructLayout):
@@ -83,7 +89,7 @@ class Item(data.StructLayout):
 class Command(data.StructLayout):
     """A command of the host for a ``stream``: its ``function`` (Function).
 
-    With FORGET, INITIATE and PAST: chunks that the peer sent up to ``tsn`` (32) are old.
+    With FORGET, PAST and an Initiate: chunks that the peer sent up to ``tsn`` (32) are old.
     """
 
     def __init__(self, streams):
@@ -112,12 +118,13 @@ class SessionEvent(data.StructLayout):
 
 
 class _Known(data.StructLayout):
-    """The stored facts of a stream: ``state``; ``life``, see Arrival; and the ``association`` of
-    its INITIATE_RECEIVED.
+    """The stored facts of a stream: ``state``; ``life``, see Arrival; the ``association`` of its
+    INITIATE_RECEIVED; and whether its last Initiate, of either side, was ``enhanced``.
     """
 
     def __init__(self, associations):
-        super().__init__({"state": State, "life": 1, "association": range(associations)})
+        super().__init__({
+            "state": State, "life": 1, "association": range(associations), "enhanced": 1})
 
 
 class _Step(data.StructLayout):
@@ -132,7 +139,7 @@ class _Step(data.StructLayout):
         super().__init__({
             "item": 1, "asks": 1, "command": 1, "illegal": 1, "final": 1, "opens": 1, "strays": 1,
             "zero": 1, "stream": range(streams), "association": range(associations), "ssn": 16,
-            "tsn": 32, "message": 3, "reason": Reason,
+            "tsn": 32, "message": 4, "reason": Reason,
         })
 
 
@@ -326,15 +333,16 @@ class Session(wiring.Component):
         """Computes a stream's new state after ``step[3]``, which is no item, and the outputs."""
         state, what = now.state, step[3]
         full = self._count(m, step, now, becomes)
-        initiate, answer = Signal(), Signal()
+        kind, initiate, answer = self._decode(m, step[2].message), Signal(), Signal()
         opens, answers, strays, fails = Signal(), Signal(), Signal(), Signal()
         ended = (state == State.CLOSED) | (state == State.ABORTED)
+        fits = ~Mux(now.enhanced, kind.plain, kind.enhanced)
         m.d.comb += [
-            initiate.eq(what.asks & (what.message == Message.INITIATE.value) & ~past),
-            answer.eq(what.asks & (what.message != Message.INITIATE.value) & ~past),
+            initiate.eq(what.asks & kind.initiates & ~past),
+            answer.eq(what.asks & ~kind.initiates & ~past),
             # Section 6.6: not while a chunk of the last session is outstanding.
             opens.eq(initiate & ~Value.cast(state)[2] & (ended | self.whole)),
-            answers.eq(answer & (state == State.INITIATE_SENT)),
+            answers.eq(answer & (state == State.INITIATE_SENT) & fits),
             # A stray Initiate ends its session. If the network repeats it, it opens none.
             strays.eq(initiate & ~opens & ~(opener & (state != State.INITIATE_SENT))),
             fails.eq(what.illegal & (state != State.ABORTED)),
@@ -353,10 +361,10 @@ class Session(wiring.Component):
             m.d.sync += [
                 becomes.state.eq(Mux(full, State.REFUSED, State.INITIATE_RECEIVED)),
                 becomes.association.eq(what.association),
+                becomes.enhanced.eq(kind.asks_enhanced),
             ]
         with m.Elif(answers):
-            m.d.sync += becomes.state.eq(
-                Mux(what.message == Message.ACCEPT.value, State.ESTABLISHED, State.CLOSED))
+            m.d.sync += becomes.state.eq(Mux(kind.accepts, State.ESTABLISHED, State.CLOSED))
         with m.Elif(fails):
             m.d.sync += becomes.state.eq(State.ABORTED)
         with m.Elif(what.final & (state == State.ESTABLISHED)):
@@ -364,12 +372,14 @@ class Session(wiring.Component):
         with m.Elif(what.final & (state == State.TERMINATE_SENT)):
             m.d.sync += becomes.state.eq(State.CLOSED)
         for function, before, after in _SENT:
-            with m.If(what.command & (what.message == function.value) & (state == before)):
+            named = what.command & (what.message == function.value)
+            with m.If(named & (state == before) & fits):
                 m.d.sync += [becomes.state.eq(after), taken.eq(1)]
                 if function == Function.FORGET:
                     m.d.sync += [closes.eq(1), clears.eq(1), begins.eq(0b11)]
-                elif function == Function.INITIATE:
-                    m.d.sync += [closes.eq(1), begins.eq(0b01)]
+                elif function in INITIATES:
+                    m.d.sync += [
+                        closes.eq(1), begins.eq(0b01), becomes.enhanced.eq(kind.asks_enhanced)]
                 elif function == Function.PAST:
                     m.d.sync += begins.eq(~past)  # it never moves back
                 elif function == Function.ABORT:
@@ -377,7 +387,23 @@ class Session(wiring.Component):
         with m.If(what.asks):
             m.d.sync += [opened.eq(opens | answers), strayed.eq(strays)]
 
-        # One cycle later: the outputs.
+        self._output(m, step, state, becomes, opens, full, answers, fails, taken, closes, clears)
+
+    @staticmethod
+    def _decode(m, message):
+        """Decodes a message, or a command; returns the result one cycle later.
+
+        The fields ``plain`` and ``enhanced`` are set for an answer that fits no enhanced Initiate,
+        and for one that fits no other.
+        """
+        kind = Signal(data.StructLayout(dict.fromkeys(_KINDS, 1)), name="kind")
+        m.d.sync += (
+            kind[name].eq(any_of(message == each.value for each in functions))
+            for name, functions in _KINDS.items())
+        return kind
+
+    def _output(self, m, step, state, becomes, opens, full, answers, fails, taken, closes, clears):
+        """Outputs the answer to a command, an event and a close, one cycle after ``step[3]``."""
         was, failed, refuses, starts = Signal(State), Signal(), Signal(), Signal()
         m.d.sync += [
             was.eq(state),
@@ -475,24 +501,32 @@ class Session(wiring.Component):
             *(arrival[name].eq(done[name]) for name in ("stream", "ssn", "tsn")),
             arrival.segment.eq(done.message == Message.SEGMENT.value),
             arrival.final.eq((done.message == Message.TERMINATE.value)
-                             | (done.message == Message.REJECT.value)),
+                             | (done.message == Message.REJECT.value)
+                             | (done.message == Message.ENHANCED_REJECT.value)),
             arrival.malformed.eq(done.message == Message.INVALID.value),
             arrival.life.eq(delayed(m, 1, now.life, "life")),
         ]
 
 
+#: Facts of a message, and the messages for which each is true.
+_KINDS = {
+    "initiates": INITIATES,
+    "asks_enhanced": (Function.ENHANCED_INITIATE,),
+    "accepts": ACCEPTS,
+    "plain": (Function.ACCEPT,),
+    "enhanced": (Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT),
+}
 #: Messages and commands of this side: the state in which each is legal, and the state after it.
-#: (RFC 5043 sections 6.2 to 6.4)
+#: (RFC 5043 sections 6.2 to 6.4, RFC 6581 section 7). An answer has to fit the Initiate, too.
 _SENT = (
     *((Function.FORGET, state, State.CLOSED) for state in State),
     *((Function.ABORT, state, State.ABORTED) for state in State),
     *((Function.PAST, state, state) for state in State),
-    (Function.INITIATE, State.CLOSED, State.INITIATE_SENT),
-    (Function.INITIATE, State.TERMINATE_SENT, State.INITIATE_SENT),
-    (Function.INITIATE, State.TERMINATE_RECEIVED, State.INITIATE_SENT),
-    (Function.INITIATE, State.ABORTED, State.INITIATE_SENT),
-    (Function.ACCEPT, State.INITIATE_RECEIVED, State.ESTABLISHED),
+    *((function, state, State.INITIATE_SENT) for function in INITIATES for state in (
+        State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)),
+    *((function, State.INITIATE_RECEIVED, State.ESTABLISHED) for function in ACCEPTS),
     (Function.REJECT, State.INITIATE_RECEIVED, State.CLOSED),
+    (Function.ENHANCED_REJECT, State.INITIATE_RECEIVED, State.CLOSED),
     (Function.TERMINATE, State.INITIATE_RECEIVED, State.CLOSED),
     (Function.TERMINATE, State.REFUSED, State.CLOSED),
     (Function.TERMINATE, State.ESTABLISHED, State.TERMINATE_SENT),

@@ -456,7 +456,7 @@ def tell_session(
     stream, function
         The DDP Stream, and the command: see the register SESSION_FUNCTION.
     tsn
-        With FORGET, INITIATE and PAST: chunks of the peer up to this TSN are old.
+        With FORGET, PAST and an Initiate: chunks of the peer up to this TSN are old.
     taken
         The answer must be that the message may be sent.
     """

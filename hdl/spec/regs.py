@@ -108,7 +108,7 @@ from . import stag
 from .config import RnicConfig
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0004_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0005_0000  #: major in the upper half, minor in the lower
 #: Doorbell pages, with the numbers from 1 on. Page 0 has the registers.
 PAGES = 16
 PAGE_SIZE = 4096  #: octets of a page
@@ -569,16 +569,16 @@ REGISTERS = (
         0x1C8,
         "rw",
         "Command to the session: the Function Code of the message that the host is about to send"
-        " (RFC 5043 section 5.2.3); or 0: the association is gone, and the session with it; 5: the"
-        " session ends; 6: every chunk up to SESSION_TSN has arrived, and the session stays as it"
-        " is.",
+        " (RFC 5043 section 5.2.3, RFC 6581 section 7); or 0: the association is gone, and the"
+        " session with it; 8: the session ends; 9: every chunk up to SESSION_TSN has arrived, and"
+        " the session stays as it is.",
     ),
     Register(
         "SESSION_TSN",
         0x1E0,
         "rw",
-        "With Function Codes 0, 1 and 6: chunks that the peer sends on this stream with TSNs up to"
-        " this one are old, and no session takes them.",
+        "With Function Codes 0, 1, 5 and 9: chunks that the peer sends on this stream with TSNs up"
+        " to this one are old, and no session takes them.",
     ),
     Register("SESSION_COMMAND", 0x1CC, "wo", "Gives the command in SESSION_FUNCTION."),
     Register(

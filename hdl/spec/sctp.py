@@ -1,5 +1,7 @@
 """Declares DDP over SCTP as data: chunks (RFC 9260 sections 3.2 and 3.3.1), RFC 5043 section 5.2.
 
+The control messages include the enhanced ones of RFC 6581 section 7.
+
 The golden model (``sim/model/sctp.py``) follows RFC 5043 exactly. The device may differ from it in
 these ways, each permitted by the sentence that is quoted:
 
@@ -37,6 +39,12 @@ these ways, each permitted by the sentence that is quoted:
   pattern of sections 6.2 to 6.4 has one, whatever precedes it. A Terminate changes the State when
   it is delivered, once everything before it is in memory; an event may still show the State before
   that.
+* **Enhanced sessions.** An Enhanced Initiate is answered by an Enhanced Accept, an Enhanced Reject,
+  a Reject or a Terminate; an Initiate by an Accept, a Reject or a Terminate. Each other answer is
+  ILLEGAL. A Reject fits both, because RFC 6581 section 7 demands the Enhanced Reject only "for a
+  configuration that would have been accepted for unenhanced DDP stream session negotiation". The
+  device reads no IRD and no ORD: it forwards a message whose Private Data has fewer than the four
+  octets of both, too, and the ULP decides.
 """
 
 from enum import IntEnum, IntFlag
@@ -46,6 +54,9 @@ DATA_HEADER = 16  #: octets of a DATA chunk before its user data, section 3.3.1
 SSN = 2  #: octets of a DDP-SSN, RFC 5043 section 5.2.1
 FUNCTION = 2  #: octets of a Function Code, section 5.2.3
 MOST_PRIVATE = 512  #: octets of Private Data, section 5.2.3
+#: Octets of IRD and ORD, the first ones of the Private Data of an Enhanced Initiate or an Enhanced
+#: Accept (RFC 6581 section 9).
+ENHANCED_DATA = 4
 MOST_CHUNKS = 448  #: of a packet; a packet with this many chunks goes whole to the host
 #: A device that sends keeps the headers of an association in this many octets. The octets after the
 #: DDP-SSN follow them, so that each field of SCTP has its fixed place. The headers of link, IP and
@@ -78,7 +89,9 @@ class Ppid(IntEnum):
 
 
 class Function(IntEnum):
-    """Function Codes of DDP Stream Session Control (RFC 5043 section 5.2.3), and three commands.
+    """Function Codes of DDP Stream Session Control, and three commands.
+
+    Codes 1 to 4 are those of RFC 5043 section 5.2.3, codes 5 to 7 those of RFC 6581 section 7.
 
     The host gives the commands to a stream's session. FORGET: the association is gone. ABORT: the
     session ends. PAST: every chunk up to a TSN has arrived, and the session stays as it is.
@@ -89,8 +102,16 @@ class Function(IntEnum):
     ACCEPT = 2
     REJECT = 3
     TERMINATE = 4
-    ABORT = 5
-    PAST = 6
+    ENHANCED_INITIATE = 5
+    ENHANCED_ACCEPT = 6
+    ENHANCED_REJECT = 7
+    ABORT = 8
+    PAST = 9
+
+
+#: The messages that open a session, and those that establish it.
+INITIATES = Function.INITIATE, Function.ENHANCED_INITIATE
+ACCEPTS = Function.ACCEPT, Function.ENHANCED_ACCEPT
 
 
 class State(IntEnum):

@@ -19,8 +19,11 @@ import dpkt
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN
 from ..model.events import ProtocolError
 from ..model.sctp import (
+    ACCEPTS,
     ADAPTATION_DDP,
     ADAPTATION_PARAMETER,
+    INITIATES,
+    REJECTS,
     Chunk,
     ChunkType,
     DataChunk,
@@ -48,9 +51,13 @@ _SET_UP = (
 )
 _COOKIE_STATE = 7  # the parameter State Cookie of an INIT ACK
 _STREAMS = 65535
-_ANSWERS = (Function.ACCEPT, Function.REJECT)
+_ANSWERS = (*ACCEPTS, *REJECTS)
 #: The first octets of the messages with DDP-SSN 0 that begin one side of a session.
-_BEGINNINGS = [bytes((0, 0, 0, function)) for function in (Function.INITIATE, *_ANSWERS)]
+_BEGINNINGS = [bytes((0, 0, 0, function)) for function in (*INITIATES, *_ANSWERS)]
+#: The IRD and ORD of an assumed message: neither is negotiated (RFC 6581 section 9.1).
+_LIMITS = bytes.fromhex("3fff 3fff")
+#: The answers to an Enhanced Initiate alone.
+_ENHANCED_ANSWERS = {Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT}
 _HALF = 1 << 15  # half of all DDP-SSNs
 
 
@@ -121,7 +128,7 @@ class _Talk:
     orders: dict[tuple[Endpoint, Endpoint], _Order] = field(default_factory=dict)
 
     def take(self, said: _Said) -> None:
-        self.opened |= said.function is Function.INITIATE
+        self.opened |= said.function in INITIATES
         if said.function is not None:
             self.control.append(said)
         if self.opened:
@@ -277,21 +284,21 @@ class _Pair:
             _Made(there, tag, [Chunk(ChunkType.COOKIE_ECHO, 0, b"assumed.")]),
             _Made(back, back_tag, [Chunk(ChunkType.COOKIE_ACK)]),
         ]
-        for number, sid in enumerate(before[0]):
-            first.append(_Made(there, tag, [_message(tsn + number, sid, Function.INITIATE)]))
+        for number, (sid, function) in enumerate(before[0].items()):
+            first.append(_Made(there, tag, [_message(tsn + number, sid, function)]))
         for number, sid in enumerate(before[1]):
             first.append(_Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)]))
         made.before[self._first] = first
-        for number, (sid, frame) in enumerate(after, len(before[1])):
+        for number, (sid, function, frame) in enumerate(after, len(before[1])):
             made.after.setdefault(frame, []).append(
-                _Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)])
+                _Made(back, back_tag, [_message(back_tsn + number, sid, function)])
             )
         shifts = {
             there: self._shifts(there, before[0]),
             back: self._shifts(back, before[1]),
         }
         made.shifts |= shifts
-        opened = dict.fromkeys([*before[1], *(sid for sid, _ in after)])
+        opened = dict.fromkeys([*before[1], *(sid for sid, *_ in after)])
         sessions = f", its sessions on SCTP streams {_list(opened)} accepted" if opened else ""
         found.notes.append(
             f"{there[0]} > {there[1]}: the capture lacks the set-up of this SCTP association: it is"
@@ -312,25 +319,29 @@ class _Pair:
 
     def _control(
         self, there: tuple[Endpoint, Endpoint]
-    ) -> tuple[tuple[list[int], list[int]], list[tuple[int, int]]]:
+    ) -> tuple[tuple[dict[int, Function], list[int]], list[tuple[int, Function, int]]]:
         """Returns the control messages that the capture lacks.
 
-        The pair has the streams whose Initiate, and those whose Accept, is missing from the
-        beginning. The list has the streams whose Accept is missing after a frame with an Initiate.
+        The pair has the Initiates, by stream, and the streams whose Accept is missing from the
+        beginning. The list has the streams whose Accept is missing after a frame with an Initiate,
+        and that Accept. An Initiate or an Accept is enhanced if the message that fits it is.
         """
-        initiates, accepts, after = [], [], []
+        initiates, accepts, after = {}, [], []
         for sid, talk in sorted(self._talks.items()):
             said = talk.control
-            opens = [at for at, each in enumerate(said) if each.function is Function.INITIATE]
+            opens = [at for at, each in enumerate(said) if each.function in INITIATES]
             first = said[: opens[0] if opens else None]
             if talk.begun:
-                initiates.append(sid)
-                if not any(each.answers(there) for each in first):
+                answers = [each.function for each in first if each.answers(there)]
+                enhanced = not _ENHANCED_ANSWERS.isdisjoint(answers)
+                initiates[sid] = INITIATES[enhanced]
+                if not answers:
                     accepts.append(sid)
             for at, end in pairwise([*opens, len(said)]):
                 answered = any(each.answers(there) for each in said[at:end])
                 if said[at].ends == there and not answered:
-                    after.append((sid, said[at].frame))
+                    enhanced = said[at].function is Function.ENHANCED_INITIATE
+                    after.append((sid, ACCEPTS[enhanced], said[at].frame))
         return (initiates, accepts), after
 
     def _rank(self, ends: tuple[Endpoint, Endpoint], way: _Way) -> int:
@@ -340,9 +351,9 @@ class _Pair:
         if way.init is not None:
             return 2 if way.init.acknowledges else 0
         said = way.functions
-        return 0 if Function.INITIATE in said else 2 if Function.ACCEPT in said else 1
+        return 0 if said.intersection(INITIATES) else 2 if said.intersection(ACCEPTS) else 1
 
-    def _shifts(self, ends: tuple[Endpoint, Endpoint], sids: list[int]) -> dict[int, int]:
+    def _shifts(self, ends: tuple[Endpoint, Endpoint], sids: Iterable[int]) -> dict[int, int]:
         """Returns how much the DDP-SSNs of earlier sessions have to be lowered, by stream."""
         orders = {sid: self._talks[sid].orders.get(ends) for sid in sids}
         return {
@@ -400,9 +411,10 @@ def _init(
 def _message(tsn: int, sid: int, function: Function) -> DataChunk:
     """Returns a control message, the first of its direction.
 
-    It has DDP-SSN 0 and no Private Data (RFC 5043 section 5.2.3).
+    It has DDP-SSN 0 and no Private Data of a ULP (RFC 5043 section 5.2.3).
     """
-    payload = bytes(SSN) + function.to_bytes(2, "big")
+    enhanced = function in (Function.ENHANCED_INITIATE, Function.ENHANCED_ACCEPT)
+    payload = bytes(SSN) + function.to_bytes(2, "big") + (_LIMITS if enhanced else b"")
     return DataChunk(tsn % _MODULO, sid, Ppid.CONTROL, payload)
 
 

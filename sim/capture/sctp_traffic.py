@@ -29,7 +29,10 @@ from ...sw_driver.base.errors import InvalidRequest
 from ...sw_driver.verbs.handed_back import message_of
 from ..model.events import ProtocolError
 from ..model.sctp import (
+    ACCEPTS,
     ADAPTATION_DDP,
+    ENHANCED_DATA,
+    INITIATES,
     Association,
     Chunk,
     ChunkType,
@@ -193,7 +196,7 @@ class _OfStream:
 class Tell(_OfStream):
     """The host is about to send a control message on a stream; ``session`` is set up with it.
 
-    With INITIATE, ``tsn`` is the highest TSN that it has received.
+    With an Initiate, ``tsn`` is the highest TSN that it has received.
     """
 
     function: Function
@@ -276,7 +279,7 @@ class Incoming:
     @property
     def opens(self) -> bool:
         """True if the peer opens a session."""
-        return any(Control(Function.INITIATE) in item.outcome for item in self.items)
+        return any(_opens(item.outcome) for item in self.items)
 
 
 Step = Enter | Leave | Tell | Abort | Incoming
@@ -708,17 +711,19 @@ class _Walker:
         session = live.association.session(sid)
         # The host that sent this knew its peer's acknowledgements.
         session.acknowledge()
+        enhanced = function in (Function.ENHANCED_INITIATE, Function.ENHANCED_ACCEPT)
         try:
-            session.control(function)
+            # The session does not depend on the Private Data.
+            session.control(function, bytes(ENHANCED_DATA * enhanced))
         except ProtocolError as error:
             why = f"frame {self._frame} sends it on stream {sid} of {end.peer}: {error}"
             self.found.undelivered.append(LeftOut(1, "DATA chunk", why))
             return
-        if function is Function.INITIATE:
+        if function in INITIATES:
             live.past[sid] = live.highest
             self._begin(end, live, sid)
         opened = None
-        if function in (Function.INITIATE, Function.ACCEPT):
+        if function in (*INITIATES, *ACCEPTS):
             if (before := live.set_up.get(sid)) is not None:
                 self._close(before)
             opened = live.set_up[sid] = live.orders[sid].session
@@ -881,11 +886,11 @@ class _Walker:
             if isinstance(each, Illegal):
                 self._said[f"frame {self._frame} ends the session on {stream}: {each.why}"] = None
         if session.state is State.ABORTED:
-            if message is Function.INITIATE and ssn == 0:
+            if message in INITIATES and ssn == 0:
                 # A repetition by the network opens no session either.
                 live.past[sid] = data.tsn
             return item(ChunkStatus.ILLEGAL, outcome)
-        if Control(Function.INITIATE) in outcome:
+        if _opens(outcome):
             live.past[sid] = data.tsn
             self._begin(end, live, sid)
             waiting = [
@@ -933,7 +938,7 @@ class _Walker:
         session = live.association.session(data.stream)
         if not _after(data.tsn, live.past[data.stream]):
             return ChunkStatus.DUPLICATE
-        opens = message is Function.INITIATE and ssn == 0 and session.reusable
+        opens = message in INITIATES and ssn == 0 and session.reusable
         if opens or isinstance(message, ProtocolError) or session.state is State.ABORTED:
             return None
         order = live.orders.get(data.stream) or _SessionOrder(DdpSession(stream, 0, 0))
@@ -1027,6 +1032,11 @@ def _is_fragment(data: DataChunk) -> bool:
 def _is_over(chunk: RawChunk) -> bool:
     """Returns True if the chunk ends the association and has its receiver's Verification Tag."""
     return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
+
+
+def _opens(outcome: Iterable[Control | Illegal]) -> bool:
+    """Returns True if a session opens."""
+    return any(isinstance(each, Control) and each.function in INITIATES for each in outcome)
 
 
 def _outcome(

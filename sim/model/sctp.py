@@ -1,4 +1,4 @@
-"""RFC 5043: DDP over SCTP, with the part of RFC 9260 that it needs.
+"""RFC 5043: DDP over SCTP, with the part of RFC 9260 that it needs, and RFC 6581 section 7.
 
 From the wire upwards, the layers are :class:`Packet` and its chunks; :class:`Association`, which
 checks digest, tags, duplicate TSNs and the adaptation indication; and :class:`Session`, which
@@ -19,7 +19,11 @@ from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING
 from .events import ProtocolError
 
 __all__ = [
+    "ACCEPTS",
     "ADAPTATION_DDP",
+    "ENHANCED_DATA",
+    "INITIATES",
+    "REJECTS",
     "Association",
     "Chunk",
     "ChunkType",
@@ -71,17 +75,29 @@ class Ppid(IntEnum):
 
 
 class Function(IntEnum):
-    """The Function Codes of DDP Stream Session Control, RFC 5043 section 5.2.3."""
+    """The Function Codes of DDP Stream Session Control: RFC 5043 section 5.2.3, and from 5 on
+    RFC 6581 section 7.
+    """
 
     INITIATE = 1
     ACCEPT = 2
     REJECT = 3
     TERMINATE = 4
+    ENHANCED_INITIATE = 5
+    ENHANCED_ACCEPT = 6
+    ENHANCED_REJECT = 7
 
+
+#: The messages that open a session, those that accept it, and those by which the ULP rejects it.
+INITIATES = Function.INITIATE, Function.ENHANCED_INITIATE
+ACCEPTS = Function.ACCEPT, Function.ENHANCED_ACCEPT
+REJECTS = Function.REJECT, Function.ENHANCED_REJECT
 
 ADAPTATION_PARAMETER = 0xC006  #: RFC 5061 section 4.2.6
 ADAPTATION_DDP = 0x00000001  #: RFC 5043 section 5.1
 MAXIMUM_PRIVATE_DATA = 512  #: RFC 5043 section 5.2.3
+#: RFC 6581 section 9: octets of IRD and ORD "at the beginning of the Private Data field".
+ENHANCED_DATA = 4
 _TSN = 1 << 32
 
 
@@ -483,7 +499,19 @@ _LEGAL: dict[tuple[State, bool, Function | None], State] = {
     (_S.TERMINATE_RECEIVED, _SENT, _SEGMENT): _S.TERMINATE_RECEIVED,
     (_S.TERMINATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
     (_S.TERMINATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
+    # RFC 6581 section 7: "as with Section 6.2 of [RFC5043], but with the extended opcodes as
+    # defined in this document", and likewise "with Section 6.3".
+    (_S.CLOSED, _SENT, _F.ENHANCED_INITIATE): _S.INITIATE_SENT,
+    (_S.CLOSED, _RECEIVED, _F.ENHANCED_INITIATE): _S.INITIATE_RECEIVED,
+    (_S.INITIATE_SENT, _RECEIVED, _F.ENHANCED_ACCEPT): _S.ESTABLISHED,
+    (_S.INITIATE_RECEIVED, _SENT, _F.ENHANCED_ACCEPT): _S.ESTABLISHED,
+    (_S.INITIATE_SENT, _RECEIVED, _F.ENHANCED_REJECT): _S.CLOSED,
+    (_S.INITIATE_RECEIVED, _SENT, _F.ENHANCED_REJECT): _S.CLOSED,
 }
+#: The answers that fit one kind of Initiate alone: whether it is the enhanced one. A Reject fits
+#: both: the Enhanced Reject indicates "rejection of enhanced DDP stream session for a configuration
+#: that would have been accepted for unenhanced DDP stream session negotiation", and no other one.
+_FITS = {_F.ACCEPT: False, _F.ENHANCED_ACCEPT: True, _F.ENHANCED_REJECT: True}
 #: Once one Terminate has ended a session, the next session may follow immediately.
 _REUSABLE = {State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED}
 _PLACES = {State.ESTABLISHED, State.TERMINATE_SENT}
@@ -522,6 +550,7 @@ class Session:
         self.maximum = maximum
         self.state = State.CLOSED
         self.number = -1  #: the session's number on this stream, from 0
+        self.enhanced = False  #: an Enhanced Initiate opened the session (RFC 6581 section 7)
         #: DDP-SSNs that this side sent and that the peer's SCTP has not acknowledged.
         self.outstanding: set[int] = set()
         self._clear()
@@ -542,7 +571,11 @@ class Session:
         return self._send(_SEGMENT, segment)
 
     def control(self, function: Function, private_data: bytes = b"") -> bytes:
-        """Returns the payload of a DDP Stream Session Control chunk (section 5.2.3)."""
+        """Returns the payload of a DDP Stream Session Control chunk (section 5.2.3).
+
+        The Private Data of an Enhanced Initiate and an Enhanced Accept begins with IRD and ORD
+        (RFC 6581 section 9).
+        """
         if len(private_data) > MAXIMUM_PRIVATE_DATA:
             raise ValueError(
                 f"Private Data must be at most {MAXIMUM_PRIVATE_DATA} octets, "
@@ -551,6 +584,14 @@ class Session:
         if private_data and function is Function.TERMINATE:
             raise ValueError(
                 f"Private Data must not be included in a Terminate, not {len(private_data)} octets"
+            )
+        enhanced = function in (Function.ENHANCED_INITIATE, Function.ENHANCED_ACCEPT)
+        if enhanced and len(private_data) < ENHANCED_DATA:
+            # RFC 6581 section 7: Private Data "MUST follow the enhanced RDMA connection
+            # establishment data".
+            raise ValueError(
+                f"Private Data of {_name(function)} must begin with the {ENHANCED_DATA} octets of"
+                f" IRD and ORD, not have {len(private_data)}"
             )
         return self._send(function, struct.pack(">H", function) + private_data)
 
@@ -567,7 +608,7 @@ class Session:
             ssn = self._out.sequencer.next & 0xFFFF
             self.outstanding.add(ssn)
             return struct.pack(">H", ssn) + body
-        if message is Function.INITIATE and self.reusable:
+        if message in INITIATES and self.reusable:
             # Section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream
             # Session while any Data Chunk from a prior session might be outstanding."
             if self.outstanding:
@@ -576,10 +617,8 @@ class Session:
                     f" last session on stream {self.stream} are not acknowledged (section 6.6)"
                 )
             self._restart()
-        elif (self.state, _SENT, message) not in _LEGAL:
-            raise ProtocolError(
-                f"{_name(message)} must not be sent while the session is {self.state.name}"
-            )
+        elif reason := self._illegal(_SENT, message):
+            raise ProtocolError(reason)
         order = self._out.sequencer.next
         self._out.sequencer.take(order)
         self._out.highest = order
@@ -619,7 +658,7 @@ class Session:
             ssn, message, body = decode_payload(ppid, payload)
         except ProtocolError as error:
             return self.abort(str(error))
-        if message is Function.INITIATE and ssn == 0 and self.reusable:
+        if message in INITIATES and ssn == 0 and self.reusable:
             # Section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
             # Session."
             self._restart()
@@ -680,11 +719,8 @@ class Session:
         self, sent: bool, message: Function | None, body: bytes, room: bool
     ) -> list[SctpEvent]:
         """Takes the next chunk of a direction, in the normative sequence of section 6.1."""
-        if (self.state, sent, message) not in _LEGAL:
-            way = "sent" if sent else "received"
-            return self.abort(
-                f"{_name(message)} must not be {way} while the session is {self.state.name}"
-            )
+        if reason := self._illegal(sent, message):
+            return self.abort(reason)
         self._step(sent, message)
         events: list[SctpEvent] = []
         if self.state is State.INITIATE_RECEIVED and not room:
@@ -702,8 +738,20 @@ class Session:
             return events + self.abort("nothing must follow the refusal of a session")
         return events
 
+    def _illegal(self, sent: bool, message: Function | None) -> str | None:
+        """Returns why the session must not have this message now, or None."""
+        way = "sent" if sent else "received"
+        if (self.state, sent, message) not in _LEGAL:
+            return f"{_name(message)} must not be {way} while the session is {self.state.name}"
+        if message in _FITS and _FITS[message] != self.enhanced:
+            asked = Function.ENHANCED_INITIATE if self.enhanced else Function.INITIATE
+            return f"{_name(message)} must not be {way} in answer to {_name(asked)}"
+        return None
+
     def _step(self, sent: bool, message: Function | None) -> None:
         self.state = _LEGAL[self.state, sent, message]
+        if message in INITIATES:
+            self.enhanced = message is Function.ENHANCED_INITIATE
 
     @property
     def reusable(self) -> bool:
@@ -730,7 +778,7 @@ class Session:
 
 
 def _name(message: Function | None) -> str:
-    return "a Segment" if message is _SEGMENT else f"{message.name.title()}"
+    return "a Segment" if message is _SEGMENT else message.name.replace("_", " ").title()
 
 
 def decode_payload(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
@@ -745,7 +793,7 @@ def decode_payload(ppid: int, payload: bytes) -> tuple[int, Function | None, byt
         )
     ssn, code = struct.unpack_from(">HH", payload)
     if code not in set(Function):
-        raise ProtocolError(f"Function Code must be from 1 to 4, not {code}")
+        raise ProtocolError(f"Function Code must be from 1 to 7, not {code}")
     function, body = Function(code), payload[4:]
     if len(body) > (0 if function is Function.TERMINATE else MAXIMUM_PRIVATE_DATA):
         raise ProtocolError(f"{_name(function)} must not have {len(body)} octets of Private Data")

@@ -19,9 +19,12 @@ from ...hdl.spec.config import RnicConfig
 from ..capture.capture import Capture, capture_of
 from ..capture.pcap import Frame
 from ..model.ddp import DataSource
+from ..model.mpa import Enhanced
 from ..model.sctp import (
+    ACCEPTS,
     ADAPTATION_DDP,
     ADAPTATION_PARAMETER,
+    INITIATES,
     AnyChunk,
     Chunk,
     ChunkType,
@@ -117,7 +120,7 @@ class _Association:
 
     def hold_session(self, stream: int, messages: int, *, initiator: int) -> None:
         """Holds a session from its Initiate to both Terminates, with ``messages`` messages
-        each way.
+        each way. The sessions of odd streams are enhanced (RFC 6581 section 7).
         """
         ssns = [0, 0]
         sources = [DataSource(_MULPDU) for _ in _ENDS]
@@ -128,11 +131,13 @@ class _Association:
             ssns[end] += 1
             return DataChunk(tsn, stream, ppid, struct.pack(">H", ssns[end] - 1) + payload)
 
-        def control(end: int, function: Function) -> None:
-            self._send(end, data(end, Ppid.CONTROL, struct.pack(">H", function)))
+        def control(end: int, function: Function, private: bytes = b"") -> None:
+            self._send(end, data(end, Ppid.CONTROL, struct.pack(">H", function) + private))
 
-        control(initiator, Function.INITIATE)
-        control(1 - initiator, Function.ACCEPT)
+        enhanced = stream % 2
+        limits = Enhanced(ird=1, ord=1).encode() * enhanced
+        control(initiator, INITIATES[enhanced], limits)
+        control(1 - initiator, ACCEPTS[enhanced], limits)
         for end in (0, 1):
             segments = [
                 segment for _ in range(messages) for segment in self._message(sources[end], 1 - end)

@@ -241,7 +241,8 @@ class SctpGolden(Golden):
             if said.function == Function.TERMINATE:
                 self._terminated[stream.number] = frame
             entry = Completion(1, kind=Kind.CONTROL, stream=stream.number, tag=int(said.function))
-            self.ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
+            name = said.function.name.replace("_", " ").title()
+            self.ring.append(Record(entry, f"{where}, {name}"))
         else:
             entry = Completion(
                 1, kind=Kind.SESSION, status=said.reason, stream=stream.number, tag=int(said.state)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from ...hdl.spec import commands
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ...hdl.spec.net import AssociationKey, Move, insert
-from ...hdl.spec.sctp import Function, State
+from ...hdl.spec.sctp import INITIATES, Function, State
 from ..capture.sctp_traffic import (
     Abort,
     DdpSession,
@@ -138,7 +138,7 @@ class SctpHost:
         self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
     ) -> None:
         """Announces a session message to the RNIC, and waits for its answer."""
-        past = (tsn or 0) if function in (Function.FORGET, Function.INITIATE) else None
+        past = (tsn or 0) if function in (Function.FORGET, *INITIATES) else None
         self._host.carry_out(commands.tell_session(stream, function, past, taken=taken))
 
 

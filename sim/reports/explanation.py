@@ -18,7 +18,7 @@ import numpy as np
 
 from ...hdl.spec import ddp
 from ...hdl.spec.ddp import ErrorNumber
-from ...hdl.spec.sctp import Diversion
+from ...hdl.spec.sctp import Function
 from ...sw_driver.rdmap.wire import Terminate
 from ..capture.capture import Capture, Direction
 from ..capture.connections import Brought, Segment, tcp_segment
@@ -562,8 +562,10 @@ class Explainer:
 def _item_text(item: Item) -> str:
     if item.stream is None:
         return "a chunk that is not DDP"
-    if item.diversion is Diversion.CONTROL:
-        return f"a session control message on {item.stream}, TSN {item.tsn}"
+    if item.control is not None:
+        function = Function(int.from_bytes(item.control.ulpdu[:2], "big"))
+        name = function.name.replace("_", " ").title()
+        return f"{name}, a session control message on {item.stream}, TSN {item.tsn}"
     status = "" if item.status is None else item.status.name.lower()
     why = f" ({item.why})" if item.why else ""
     return f"the DATA chunk of TSN {item.tsn} on {item.stream} is {status}{why}"

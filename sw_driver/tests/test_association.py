@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,7 @@ from ddp_rnic.sw_driver import (
     StreamError,
     UnsupportedDevice,
 )
+from ddp_rnic.sw_driver.cm.startup import Enhanced, Rtr
 
 CONFIG = RnicConfig(sctp=True)
 PEER, HOST = "10.7.0.1", "10.7.0.2"
@@ -179,9 +181,10 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
         event = next(each for each in found if each.kind is Kind.SESSION)
         assert (event.stream, event.status, event.state) == (1, Reason.MALFORMED, State.CLOSED)
         for arguments in ({"function": Function.INITIATE}, {"function": Function.ACCEPT, "tsn": 1}):
-            with pytest.raises(InvalidRequest, match="tsn goes with FORGET, INITIATE and PAST"):
+            with pytest.raises(InvalidRequest, match="tsn goes with FORGET, PAST, INITIATE"):
                 association.tell(0, **arguments)
-        for function, tsn in ((Function.INITIATE, {"tsn": 1}), (Function.ACCEPT, {})):
+        opens = Function.INITIATE, Function.ENHANCED_INITIATE
+        for function, tsn in (*((each, {"tsn": 1}) for each in opens), (Function.ACCEPT, {})):
             outstanding = {} if tsn else {"outstanding": 0}
             with pytest.raises(InvalidRequest, match="outstanding goes with INITIATE"):
                 association.tell(0, function, **tsn, **outstanding)
@@ -189,6 +192,55 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
             with pytest.raises(InvalidRequest, match=f"must be from 0 to 2, not {sid}"):
                 association.tell(sid, Function.ACCEPT)
     assert host_side is not peer_side
+
+
+def test_an_enhanced_session_over_sctp_goes_through_its_states(
+    context: Context, simulated: SimTransport
+) -> None:
+    """RFC 6581 section 7: "Received Extended DDP Stream Session Control messages SHOULD be reported
+    to the ULP. If reported, any supplied Private Data MUST be available for the ULP to examine."
+    A session is terminated by "the DDP stream session termination function code".
+    """
+    limits = Enhanced(4, 2, peer_to_peer=True, rtr=Rtr.READ)
+    with associate(context) as association:
+        peer = SctpPeer(simulated)
+        for sid, private in enumerate((limits.encode() + b"please", b"few")):
+            # The ULP examines octets that are too few for IRD and ORD.
+            body = struct.pack(">HH", 0, Message.ENHANCED_INITIATE) + private
+            peer.packet([peer.chunk(sid, Ppid.CONTROL, body)])
+            (taken, control) = reports(association, 2)
+            assert taken.status is ChunkStatus.TAKEN
+            assert (control.function, control.stream) == (Function.ENHANCED_INITIATE, sid)
+            (packet,) = forwarded(simulated, 1)
+            assert packet.reason == Diversion.CONTROL
+            assert packet.octets[20 : 20 + len(private)] == private
+        assert Enhanced.decode(limits.encode() + b"please") == limits
+        with pytest.raises(StateError, match="ACCEPT must not be sent .* INITIATE_RECEIVED"):
+            association.tell(0, Function.ACCEPT)
+        assert association.tell(0, Function.ENHANCED_ACCEPT) is State.ESTABLISHED
+        assert association.tell(0, Function.TERMINATE) is State.TERMINATE_SENT
+        assert association.tell(1, Function.ENHANCED_REJECT) is State.CLOSED
+
+
+@pytest.mark.parametrize("enhanced", [False, True])
+def test_an_answer_that_does_not_fit_ends_the_session(
+    context: Context, simulated: SimTransport, enhanced: bool
+) -> None:
+    """RFC 6581 section 7: "as with Section 6.2 of [RFC5043], but with the extended opcodes". RFC
+    5043 section 6.1: any other sequence ends the session.
+    """
+    initiates = Function.INITIATE, Function.ENHANCED_INITIATE
+    accepts = Message.ENHANCED_ACCEPT, Message.ACCEPT
+    with associate(context) as association:
+        peer = SctpPeer(simulated)
+        association.tell(0, initiates[enhanced], tsn=peer.tsn - 1, outstanding=0)
+        body = struct.pack(">HH", 0, accepts[enhanced]) + bytes(4)
+        peer.packet([peer.chunk(0, Ppid.CONTROL, body)])
+        found = reports(association, 2)
+        (chunk,) = (each for each in found if each.kind is Kind.CHUNK)
+        (event,) = (each for each in found if each.kind is Kind.SESSION)
+        assert chunk.status is ChunkStatus.ILLEGAL
+        assert (event.status, event.state) == (Reason.SEQUENCE, State.INITIATE_SENT)
 
 
 def test_the_device_learns_of_the_past_before_tsns_come_round(
@@ -247,8 +299,9 @@ def forwarded(sim: SimTransport, count: int) -> list[ExceptionPacket]:
     return sim.exceptions()[-count:]
 
 
+@pytest.mark.parametrize("enhanced", [False, True])
 def test_what_overtakes_the_accept_is_handed_back_after_it(
-    context: Context, simulated: SimTransport
+    context: Context, simulated: SimTransport, enhanced: bool
 ) -> None:
     """RFC 5043 section 6.2: "Passive side sends a DDP Stream Session Accept message. Each side may
     then send zero or more DDP Segments".
@@ -259,9 +312,12 @@ def test_what_overtakes_the_accept_is_handed_back_after_it(
         association.stream(0, pd, cq)
         peer = SctpPeer(simulated)
         host, other = peer.sessions[0] = Session(0), Session(0)
-        association.tell(0, Function.INITIATE, tsn=peer.tsn - 1, outstanding=0)
-        other.receive(Ppid.CONTROL, host.control(Message.INITIATE))
-        accept = peer.chunk(0, Ppid.CONTROL, other.control(Message.ACCEPT))
+        initiate = Message.ENHANCED_INITIATE if enhanced else Message.INITIATE
+        answer = Message.ENHANCED_ACCEPT if enhanced else Message.ACCEPT
+        limits = bytes(4 * enhanced)
+        association.tell(0, Function(initiate), tsn=peer.tsn - 1, outstanding=0)
+        other.receive(Ppid.CONTROL, host.control(initiate, limits))
+        accept = peer.chunk(0, Ppid.CONTROL, other.control(answer, limits))
         early = peer.chunks(0, peer.source.tagged(region.stag, 0, b"early"))
         peer.packet(early)
         (held,) = reports(association, 1)

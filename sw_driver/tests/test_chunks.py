@@ -20,6 +20,7 @@ from ddp_rnic.hdl.spec.send import Kind
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.model.ddp import TaggedHeader, decode_segment
 from ddp_rnic.sim.model.header import UntaggedHeader
+from ddp_rnic.sim.model.mpa import Enhanced as ModelEnhanced
 from ddp_rnic.sim.model.rdmap import Opcode as Rdmap
 from ddp_rnic.sim.model.rdmap import QueueNumber, ReadRequest, rsvdulp
 from ddp_rnic.sim.model.sctp import (
@@ -48,6 +49,7 @@ from ddp_rnic.sw_driver import (
     UnsupportedDevice,
     WcStatus,
 )
+from ddp_rnic.sw_driver.cm.startup import Enhanced, Rtr
 from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
 from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
@@ -63,6 +65,7 @@ CONFIG = RnicConfig(transmit=True, responder=True, mpa=False, sctp=True)
 OWN = (1 << 32) - 3  # the first TSN of the device
 WINDOW = 1 << 16
 REQUEST = rsvdulp(Rdmap.READ_REQUEST, tagged=False)
+LIMITS = Enhanced(4, 2, peer_to_peer=True, rtr=Rtr.READ)
 
 
 class Peer(Receiver):
@@ -123,6 +126,8 @@ class Peer(Receiver):
             self.functions.append(event.function)
             if event.function is Message.INITIATE and self.answers:
                 self.control(sid, Message.ACCEPT)
+            elif event.function is Message.ENHANCED_INITIATE and self.answers:
+                self.control(sid, Message.ENHANCED_ACCEPT, LIMITS.encode())
         else:
             assert isinstance(event, SegmentReceived), event
             header, payload = decode_segment(event.segment)
@@ -133,9 +138,10 @@ class Peer(Receiver):
             else:
                 self.memory[header.qn] = self.memory.get(header.qn, b"") + payload
 
-    def control(self, sid: int, function: Message) -> None:
+    def control(self, sid: int, function: Message, private: bytes = b"") -> None:
         """Sends a session control message."""
-        self.packet(self.chunk(sid, Ppid.CONTROL, self.sessions[sid].control(function)))
+        payload = self.sessions[sid].control(function, private)
+        self.packet(self.chunk(sid, Ppid.CONTROL, payload))
 
     def chunk(self, sid: int, ppid: Ppid, payload: bytes) -> DataChunk:
         self.tsn = (self.tsn + 1) % (1 << 32)
@@ -355,6 +361,90 @@ def test_an_initiate_is_answered_by_the_ulp_alone(bench: Bench, answer: Function
     bench.sender.control(1, answer)
     bench.until(lambda: bool(bench.peer.frames))
     assert bench.peer.private == [b""] and bench.peer.functions == [Message(answer)]
+
+
+def test_an_enhanced_session_is_established_with_ird_and_ord_first(bench: Bench) -> None:
+    """RFC 6581 section 7: "ULP-supplied Private Data MUST be included for Enhanced DDP Stream
+    Session Initiate, Enhanced DDP Stream Session Accept, and Enhanced DDP Stream Session Reject
+    messages, and MUST follow the enhanced RDMA connection establishment data". Both ends use the
+    Terminate of RFC 5043 for the end of the session.
+    """
+    half = bench.sender.open(bench.association.stream(0, bench.pd, bench.cq))
+    bench.sender.control(0, Function.ENHANCED_INITIATE, LIMITS.encode() + b"please")
+    half.post(Kind.UNTAGGED, b"early", qn=0)
+    bench.until(lambda: bench.peer.memory == {0: b"early"})
+    assert half.established and bench.peer.functions == [Message.ENHANCED_INITIATE]
+    (private,) = bench.peer.private
+    expected = ModelEnhanced(ird=4, ord=2, peer_to_peer=True, rtr_read=True)
+    assert ModelEnhanced.decode(private) == expected and private[4:] == b"please"
+    bench.sender.control(0, Function.TERMINATE)
+    bench.until(lambda: bench.peer.functions[1:] == [Message.TERMINATE])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT, Function.REJECT, Function.TERMINATE],
+)
+def test_an_enhanced_initiate_is_answered_as_the_ulp_says(bench: Bench, answer: Function) -> None:
+    """RFC 6581 section 7: "The Enhanced Reject function code MUST be used to indicate rejection of
+    enhanced DDP stream session for a configuration that would have been accepted for unenhanced DDP
+    stream session negotiation." A Provider "MAY generate a reject reply message indicating which
+    RTR indication types it supports".
+    """
+    half = bench.sender.open(bench.association.stream(1, bench.pd, bench.cq))
+    bench.peer.control(1, Message.ENHANCED_INITIATE, LIMITS.encode())
+    for _ in range(20):
+        bench.step()
+    assert not bench.peer.frames
+    with pytest.raises(StateError, match=r"ACCEPT must not be sent .* INITIATE_RECEIVED"):
+        bench.sender.control(1, Function.ACCEPT)
+    private = b"" if answer is Function.TERMINATE else LIMITS.encode() + b"an answer"
+    bench.sender.control(1, answer, private)
+    bench.until(lambda: bool(bench.peer.frames))
+    assert bench.peer.functions == [Message(answer)] and bench.peer.private == [private]
+    assert half.established == (answer is Function.ENHANCED_ACCEPT)
+
+
+@pytest.mark.parametrize("wrong", [Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT])
+def test_an_initiate_has_no_enhanced_answer(bench: Bench, wrong: Function) -> None:
+    """RFC 5043 section 6.1: "all sessions MUST conform to one of the patterns"."""
+    bench.sender.open(bench.association.stream(1, bench.pd, bench.cq))
+    bench.peer.control(1, Message.INITIATE)
+    bench.until(lambda: not bench.sim.sending)
+    bench.step()
+    with pytest.raises(StateError, match=f"{wrong.name} must not be sent .* INITIATE_RECEIVED"):
+        bench.sender.control(1, wrong, LIMITS.encode())
+    bench.sender.control(1, Function.ACCEPT)
+    bench.until(lambda: bench.peer.functions == [Message.ACCEPT])
+
+
+@pytest.mark.parametrize(
+    ("function", "length", "wrong"),
+    [
+        (Function.ENHANCED_INITIATE, 3, "must begin with the 4 octets of IRD and ORD .*not have 3"),
+        (Function.ENHANCED_ACCEPT, 0, "must begin with the 4 octets of IRD and ORD .*not have 0"),
+        (Function.ENHANCED_INITIATE, 513, "at most 512 octets .* IRD and ORD included, not 513"),
+        (Function.ENHANCED_REJECT, 513, "at most 512 octets"),
+        (Function.INITIATE, 513, "at most 512 octets"),
+        (Function.TERMINATE, 1, "TERMINATE must have no Private Data"),
+        (Function.ABORT, 0, "function must be one of .*, not <Function.ABORT: 8>"),
+        (Function.PAST, 0, "function must be one of"),
+    ],
+)
+def test_private_data_that_a_message_cannot_have_is_refused(
+    bench: Bench, function: Function, length: int, wrong: str
+) -> None:
+    """RFC 6581 section 7: "Private Data length MUST NOT exceed 512 bytes in any message, including
+    enhanced RDMA connection establishment data. Private Data MUST NOT be included in the DDP Stream
+    Session TERM message."
+    """
+    bench.sender.open(bench.association.stream(1, bench.pd, bench.cq))
+    with pytest.raises(InvalidRequest, match=wrong):
+        bench.sender.control(1, function, bytes(length))
+    # Nothing was announced to the device: the session has not begun.
+    longest = LIMITS.encode() + bytes(508)
+    bench.sender.control(1, Function.ENHANCED_INITIATE, longest)
+    bench.until(lambda: bench.peer.private == [longest])
 
 
 def test_a_session_that_the_peer_initiates_is_accepted(bench: Bench) -> None:

@@ -67,10 +67,10 @@ class Constants(Transport):
         ({"ID": 0}, "no device answers"),
         ({"ID": 0x43494E52}, "swaps octets; check its byte order"),
         ({"ID": 0x12345678}, "ID reads 0x12345678, not 0x524e4943: this is another device"),
-        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 5\.0, the driver's is 4\.0: update the d"),
+        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 6\.0, the driver's is 5\.0: update the d"),
         (
             {"VERSION": regs.VERSION - (1 << 16)},
-            r"map is 3\.0, the driver's is 4\.0: update the gateware",
+            r"map is 4\.0, the driver's is 5\.0: update the gateware",
         ),
         ({"CAP_WIDTH": 96}, "CAP_WIDTH reads 96, which no RNIC has: check the link"),
         ({"CAP_STAGS": 1000}, "CAP_STAGS reads 1000, which no RNIC has"),

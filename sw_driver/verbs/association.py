@@ -19,7 +19,7 @@ from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import AnyStatus, ChunkStatus, Completion, Kind
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.path import SendPath
-from ...hdl.spec.sctp import Diversion, Function, State
+from ...hdl.spec.sctp import INITIATES, Diversion, Function, State
 from ..base.checks import any_integer, instance, integer, shown
 from ..base.errors import (
     CompletionOverrun,
@@ -216,14 +216,16 @@ class Association(KnownAssociation):
         sid
             The SCTP stream.
         function
-            The message's function. Three functions have no message: FORGET, for a new association;
-            ABORT, which ends the session after a chunk that the device cannot know to be illegal;
-            and PAST, which :meth:`poll` sends so that the device can distinguish old TSNs from new
-            ones.
+            The message's function. An answer has to fit the Initiate: to an ENHANCED_INITIATE
+            ENHANCED_ACCEPT, ENHANCED_REJECT, REJECT or TERMINATE (RFC 6581 section 7), to an
+            INITIATE ACCEPT, REJECT or TERMINATE. Three functions have no message: FORGET, for a new
+            association; ABORT, which ends the session after a chunk that the device cannot know to
+            be illegal; and PAST, which :meth:`poll` sends so that the device can distinguish old
+            TSNs from new ones.
         tsn
-            With FORGET, INITIATE and PAST: chunks of the peer up to this TSN are past.
+            With FORGET, PAST and an Initiate: chunks of the peer up to this TSN are past.
         outstanding
-            With INITIATE: how many chunks of the stream the peer has not acknowledged.
+            With an Initiate: how many chunks of the stream the peer has not acknowledged.
 
         Raises
         ------
@@ -241,16 +243,20 @@ class Association(KnownAssociation):
             tsn = any_integer("tsn", tsn)
         if outstanding is not None:
             outstanding = integer("outstanding", outstanding, 0, math.inf, "at least 0")
-        if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE, Function.PAST)):
+        initiates = function in INITIATES
+        if (tsn is not None) != (initiates or function in (Function.FORGET, Function.PAST)):
             raise InvalidRequest(
-                "tsn goes with FORGET, INITIATE and PAST, and with no other function"
+                "tsn goes with FORGET, PAST, INITIATE and ENHANCED_INITIATE, and with no other"
+                " function"
             )
-        if (outstanding is not None) != (function is Function.INITIATE):
-            raise InvalidRequest("outstanding goes with INITIATE, and with no other function")
+        if (outstanding is not None) != initiates:
+            raise InvalidRequest(
+                "outstanding goes with INITIATE and ENHANCED_INITIATE, and with no other function"
+            )
         if outstanding:
             raise StateError(
-                f"INITIATE must not be sent on SCTP stream {sid} while {outstanding} of its chunks"
-                " are not acknowledged (RFC 5043 section 6.6): wait until they are"
+                f"{function.name} must not be sent on SCTP stream {sid} while {outstanding} of its"
+                " chunks are not acknowledged (RFC 5043 section 6.6): wait until they are"
             )
         context = self.context
         with context.lock:
@@ -269,9 +275,9 @@ class Association(KnownAssociation):
                     f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
                     f" {state.name}"
                 )
-            if function in (Function.FORGET, Function.ABORT, Function.INITIATE):
+            if initiates or function in (Function.FORGET, Function.ABORT):
                 self._held.end(sid)
-            if function is Function.INITIATE and tsn is not None:
+            if initiates and tsn is not None:
                 self._held.ask(sid, tsn & _WORD)
         return state
 
@@ -415,7 +421,7 @@ class Association(KnownAssociation):
         elif completion.kind is Kind.CONTROL:
             if self.sender is not None:
                 self.sender.follow(sid, Function(completion.tag))
-            if completion.tag == Function.INITIATE:
+            if completion.tag in INITIATES:
                 self._held.end(sid)
             else:
                 self._held.answer(sid)

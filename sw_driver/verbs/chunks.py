@@ -14,9 +14,19 @@ from dataclasses import dataclass
 
 from ...hdl.spec import commands
 from ...hdl.spec.path import SendPath
-from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, LONGEST_BODY, SSN, Function
+from ...hdl.spec.sctp import (
+    ACCEPTS,
+    COMMON_HEADER,
+    DATA_HEADER,
+    ENHANCED_DATA,
+    INITIATES,
+    LONGEST_BODY,
+    MOST_PRIVATE,
+    SSN,
+    Function,
+)
 from ...hdl.spec.send import Kind, Record
-from ..base.checks import instance, integer
+from ..base.checks import instance, integer, shown
 from ..base.errors import InvalidRequest, StateError, TransportError, UnsupportedDevice
 from ..transports.memory import Steps
 from ..transports.transport import SentFpdu
@@ -298,27 +308,31 @@ class AssociationSender:
         sid
             The SCTP stream, whose stream has a sending half.
         function
-            INITIATE, ACCEPT, REJECT or TERMINATE.
+            INITIATE, ACCEPT, REJECT or TERMINATE; or ENHANCED_INITIATE, ENHANCED_ACCEPT or
+            ENHANCED_REJECT (RFC 6581 section 7).
         private
-            The Private Data, which the peer's ULP gets.
+            The Private Data, which the peer's ULP gets. With ENHANCED_INITIATE and ENHANCED_ACCEPT
+            it begins with IRD and ORD, as ``cm.Enhanced`` encodes them.
 
         Raises
         ------
         StateError
             The message must not be sent now (RFC 5043 section 6).
+        InvalidRequest
+            The function is no message, or cannot have this Private Data.
         """
-        instance("Private Data", private, bytes)
+        function = _message(function, private)
         with self._context.lock:
             half = self._half(sid)
             if half is None:
                 raise StateError(f"SCTP stream {sid} has no sending half: call open() first")
-            if function is Function.INITIATE:
+            if function in INITIATES:
                 past = self.association.latest
                 self.association.tell(sid, function, tsn=past, outstanding=self._outstanding(sid))
             else:
                 self.association.tell(sid, function)
             half.post(Kind.CONTROL, private, rsvdulp=function << 24)
-            if function is Function.ACCEPT:
+            if function in ACCEPTS:
                 half.establish()
 
     def _half(self, sid: int) -> ChunkHalf | None:
@@ -339,7 +353,7 @@ class AssociationSender:
 
     def follow(self, sid: int, function: Function) -> None:
         """Notes a session control message of the peer."""
-        if function is Function.ACCEPT and (half := self._half(sid)) is not None:
+        if function in ACCEPTS and (half := self._half(sid)) is not None:
             half.establish()
 
     # -- chunks -----------------------------------------------------------------------------------
@@ -441,3 +455,29 @@ class AssociationSender:
                 self.copies += 1
                 self._pass(chunk.frame)
         self._allow()
+
+
+def _message(function: Function, private: bytes) -> Function:
+    """Returns the function of a session control message that may have this Private Data."""
+    instance("Private Data", private, bytes)
+    messages = [each for each in Function if Function.FORGET < each < Function.ABORT]
+    if function not in messages:
+        raise InvalidRequest(f"function must be one of {messages}, not {shown(function)}")
+    function, length = Function(function), len(private)
+    if function is Function.TERMINATE and length:
+        raise InvalidRequest(
+            f"TERMINATE must have no Private Data (RFC 5043 section 5.2.3), not {length} octets"
+        )
+    if length > MOST_PRIVATE:
+        raise InvalidRequest(
+            f"Private Data must have at most {MOST_PRIVATE} octets (RFC 5043 section 5.2.3), IRD"
+            f" and ORD included, not {length}"
+        )
+    limits = function in (Function.ENHANCED_INITIATE, Function.ENHANCED_ACCEPT)
+    if limits and length < ENHANCED_DATA:
+        raise InvalidRequest(
+            f"the Private Data of {function.name} must begin with the {ENHANCED_DATA} octets of"
+            f" IRD and ORD (RFC 6581 section 9), not have {length}: put cm.Enhanced(...).encode()"
+            " before it"
+        )
+    return function

@@ -12,7 +12,7 @@ from ddp_rnic.hdl.sctp.admission import Admission
 from ddp_rnic.hdl.sctp.receiver import Fate
 from ddp_rnic.hdl.sctp.walker import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.sctp import Diversion, Function
+from ddp_rnic.hdl.spec.sctp import INITIATES, Diversion, Function
 
 CONFIG = RnicConfig(sctp=True, streams=8, associations=4, window=16)
 LATENCY = 18
@@ -181,29 +181,46 @@ def test_a_last_chunk_gives_back_the_whole_frame_and_its_record_ends_the_packet(
     ("function", "private", "legal"),
     [
         (4, 0, True), (4, 1, False), (4, -1, False), (4, -2, False), (2, 0, False), (0, 0, False),
-        (5, 0, False), (0x104, 0, False),
+        (5, 4, False), (6, 4, False), (7, 0, False), (8, 0, False), (0x104, 0, False),
     ],
 )
 def test_control_messages_are_checked(function, private, legal):
-    """RFC 5043 section 5.2.3; an Accept in the middle of a session is never legal."""
+    """RFC 5043 section 5.2.3, RFC 6581 section 7: "Private Data MUST NOT be included in the DDP
+    Stream Session TERM message." An Accept in the middle of a session is never legal."""
     one = item(Kind.CONTROL, tsn=2, ssn=1, function=function, private=private)
     _, admitted, records, events = run([*OPEN, one])
     last = admitted[-1][1]
     assert (last.status == Verdict.FRESH) == legal
     assert records == [1, 2][: 1 + legal] and len(events) == (not legal)
-    invalid = function not in range(1, 5) or (function == 4 and private)
+    invalid = function not in range(1, 8) or (function == 4 and private)
     assert last.action == (Action.PASS if legal or invalid else Action.SKIP)
     assert not invalid or last.reason == Diversion.DATA
 
 
+@pytest.mark.parametrize("function", INITIATES)
 @pytest.mark.parametrize(
-    ("private", "legal"), [(0, True), (512, True), (513, False), (65000, False), (-1, False)]
+    ("private", "legal"),
+    [(0, True), (3, True), (512, True), (513, False), (65000, False), (-1, False)],
 )
-def test_private_data_has_at_most_512_octets(private, legal):
-    """RFC 5043 section 5.2.3: "Private Data length MUST NOT exceed 512 bytes in any message." """
-    one = item(Kind.CONTROL, tsn=1, function=Function.INITIATE, private=private)
+def test_private_data_has_at_most_512_octets(private, legal, function):
+    """RFC 5043 section 5.2.3: "Private Data length MUST NOT exceed 512 bytes in any message."
+    RFC 6581 section 7: "including enhanced RDMA connection establishment data"."""
+    one = item(Kind.CONTROL, tsn=1, function=function, private=private)
     _, admitted, _, events = run([one])
     assert (admitted[0][1].status == Verdict.FRESH) == legal and len(events) == (not legal)
+
+
+@pytest.mark.parametrize("answer", [Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT])
+def test_an_enhanced_message_is_forwarded_to_the_host_with_its_private_data(answer):
+    """RFC 6581 section 7: "Received Extended DDP Stream Session Control messages SHOULD be reported
+    to the ULP. If reported, any supplied Private Data MUST be available for the ULP to examine."
+    """
+    one = item(Kind.CONTROL, tsn=1, function=answer, private=9)
+    _, admitted, records, events = run([Function.ENHANCED_INITIATE.value, one, None])
+    (_, got), = admitted
+    assert (got.action, got.reason, got.status) == (Action.PASS, Diversion.CONTROL, Verdict.FRESH)
+    assert (got.control, got.report, got.octets) == (1, 1, one["length"])
+    assert records == [1] and not events
 
 
 @pytest.mark.parametrize("left", (1.0, 0.2))

@@ -1,4 +1,5 @@
-"""Tests the legal sequences of RFC 5043 section 6 against the golden model."""
+"""Tests the legal sequences of RFC 5043 section 6 and RFC 6581 section 7 against the golden model.
+"""
 
 import random
 import struct
@@ -31,7 +32,14 @@ STREAMS, ASSOCIATIONS, WINDOW = 4, 2, 16
 #: Cycles after which nothing happens any more.
 QUIET = 100
 LATENCY = Session.LATENCY + Window.LATENCY
-SEGMENT, INITIATE, ACCEPT, REJECT, TERMINATE, INVALID = Message
+SEGMENT, INITIATE, ACCEPT, REJECT, TERMINATE, *ENHANCED, INVALID = Message
+ENHANCED_INITIATE, ENHANCED_ACCEPT, ENHANCED_REJECT = ENHANCED
+INITIATES, ACCEPTS = (INITIATE, ENHANCED_INITIATE), (ACCEPT, ENHANCED_ACCEPT)
+#: The answers that fit each Initiate.
+ANSWERS = {
+    INITIATE: (ACCEPT, REJECT, TERMINATE),
+    ENHANCED_INITIATE: (ENHANCED_ACCEPT, ENHANCED_REJECT, REJECT, TERMINATE),
+}
 
 
 class Both(wiring.Component):
@@ -184,7 +192,7 @@ class Bench:
             if due and accepted:
                 self.undone.popleft()
             if some:
-                self.records.append((record >> 20, record & 0xFFFF, Message(record >> 16 & 7)))
+                self.records.append((record >> 20, record & 0xFFFF, Message(record >> 16 & 15)))
             if self.commands and told:
                 self.commands.popleft()
             if answered:
@@ -402,7 +410,7 @@ def test_an_initiate_waits_until_the_terminate_before_it_was_delivered(delay):
     assert not bench.events
 
 
-@pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE))
+@pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE, ENHANCED_INITIATE))
 @pytest.mark.parametrize("items", [0, 3, *long(40)])
 def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items):
     bench = Bench()
@@ -585,6 +593,67 @@ def test_a_refused_session_is_closed(answer):
     assert bench.records == [(0, 0, answer)] * 3 + [(0, 0, INITIATE)] and not bench.events
 
 
+@pytest.mark.parametrize("initiate", INITIATES)
+def test_the_peer_s_answer_fits_this_end_s_initiate(initiate):
+    """RFC 6581 section 7: "Enhanced Active/Passive Session Accepted: as with Section 6.2 of
+    [RFC5043], but with the extended opcodes as defined in this document." Sections 6.3 and 6.4
+    likewise. RFC 5043 section 6.1: any other sequence ends the session."""
+    bench = Bench()
+    answers = [message for message in Message if message not in (SEGMENT, INVALID)]
+
+    async def testbench(ctx):
+        for answer in answers:
+            fits, opens = answer in ANSWERS[initiate], Function(initiate.value)
+            # What this session was has no effect on the next one.
+            for other in (Function.INITIATE, Function.ENHANCED_INITIATE):
+                assert await bench.tell(ctx, 1, other) == (True, State.INITIATE_SENT)
+                await bench.tell(ctx, 1, Function.ABORT)
+            assert await bench.tell(ctx, 1, opens) == (True, State.INITIATE_SENT)
+            bench.offer(1, 0, answer)
+            bench.offer(1, 1, SEGMENT)
+            await bench.settle(ctx)
+            accepted = fits and answer in ACCEPTS
+            assert bench.last(2) == (
+                [Verdict.FRESH] * 2 if accepted
+                else [Verdict.FRESH, Verdict.ILLEGAL] if fits
+                else [Verdict.ILLEGAL, Verdict.SILENT]), answer
+            state = State.INITIATE_SENT if not fits else State.CLOSED
+            expected = [] if accepted else [(1, Reason.SEQUENCE, state)]
+            assert bench.events == expected, answer
+            bench.events.clear()
+            # "MUST use the DDP stream session termination function code to terminate a stream
+            # established using enhanced DDP stream session function codes."
+            after = State.TERMINATE_SENT if accepted else State.ABORTED
+            assert await bench.tell(ctx, 1, Function.TERMINATE) == (True, after)
+
+    bench.run(testbench)
+
+
+@pytest.mark.parametrize("initiate", INITIATES)
+def test_the_host_s_answer_fits_the_peer_s_initiate(initiate):
+    """RFC 6581 section 7: "but with the extended opcodes as defined in this document"."""
+    bench = Bench()
+
+    async def testbench(ctx):
+        for answer in filter(of_wire, Function):
+            fits = Message(answer.value) in ANSWERS[initiate]
+            for other in INITIATES:
+                bench.offer(1, 0, other)
+                await bench.settle(ctx)
+                assert bench.last(1) == [Verdict.FRESH]
+                await bench.tell(ctx, 1, Function.ABORT)
+            bench.offer(1, 0, initiate)
+            await bench.settle(ctx)
+            accepted = Message(answer.value) in ACCEPTS
+            state = State.INITIATE_RECEIVED if not fits else (
+                State.ESTABLISHED if accepted else State.CLOSED)
+            assert await bench.tell(ctx, 1, answer) == (fits, state), answer
+            await bench.tell(ctx, 1, Function.ABORT)
+
+    bench.run(testbench)
+    assert not bench.events
+
+
 def test_no_more_initiates_of_an_association_wait_than_the_limit():
     """Section 6.4: "When more session requests are received, the passive side MUST respond to the
     Initiate message with a DDP Stream Terminate Message." Streams 0 and 1 belong to one
@@ -687,6 +756,11 @@ def payload_of(ssn, message):
     return 17, struct.pack(">HH", ssn, code)
 
 
+def of_wire(function):
+    """Returns True if a function is a message, and no command."""
+    return function.value in set(sctp.Function)
+
+
 class Reference:
     """Models a stream of the device.
 
@@ -714,12 +788,15 @@ class Reference:
             return True
         # The host itself handles gaps of the last session, and acknowledgements.
         session.acknowledge()
-        session._in.waiting.clear() if function is Function.INITIATE else None
+        opens = function in (Function.INITIATE, Function.ENHANCED_INITIATE)
+        session._in.waiting.clear() if opens else None
+        message = sctp.Function(function.value)
+        limits = message in (sctp.Function.ENHANCED_INITIATE, sctp.Function.ENHANCED_ACCEPT)
         try:
-            session.control(sctp.Function(function.value))
+            session.control(message, bytes(4) if limits else b"")
         except sctp.ProtocolError:
             return False
-        if function is Function.INITIATE:
+        if opens:
             self.past, self.tsns, self.early = highest, {}, {}
         return True
 
@@ -728,7 +805,7 @@ class Reference:
         session = self.session
         before = session.state.name
         follows = message in (SEGMENT, TERMINATE)
-        opens = message is INITIATE and ssn == 0 and session.reusable
+        opens = message in INITIATES and ssn == 0 and session.reusable
         if tsn <= self.past:
             return Verdict.DUPLICATE, None
         if message is not INVALID and not opens and before != "ABORTED":
@@ -741,7 +818,7 @@ class Reference:
         start = 0 if opens else session._in.sequencer.next
         events = session.receive(*payload_of(ssn, message))
         if any(isinstance(event, sctp.SessionIllegal) for event in events):
-            if message is INITIATE and ssn == 0:
+            if message in INITIATES and ssn == 0:
                 self.past = tsn
             return Verdict.ILLEGAL, Reason.MALFORMED if message is INVALID else Reason.SEQUENCE
         if session.silent:
@@ -760,8 +837,10 @@ def wire_of(rng, reference, wild):
     state = session.state.name
     items = []
     if state == "INITIATE_SENT":
-        items.append((0, rng.choice((ACCEPT, ACCEPT, ACCEPT, REJECT, TERMINATE))))
-        if items[0][1] is ACCEPT:
+        asked = ENHANCED_INITIATE if session.enhanced else INITIATE
+        answers = ANSWERS[asked if rng.random() > wild / 2 else rng.choice(INITIATES)]
+        items.append((0, rng.choice((*answers[:1] * 4, *answers))))
+        if items[0][1] in ACCEPTS:
             items += [(ssn, SEGMENT) for ssn in range(1, rng.randrange(1, 5))]
     elif state in ("ESTABLISHED", "TERMINATE_SENT"):
         missing = [following + k for k in range(12) if following + k not in reference.tsns]
@@ -769,7 +848,7 @@ def wire_of(rng, reference, wild):
         if rng.random() < 0.3 and not any(ssn > missing[len(items)] for ssn in reference.tsns):
             items.append((missing[len(items)], TERMINATE))
     elif state in ("CLOSED", "TERMINATE_RECEIVED", "ABORTED"):
-        items.append((0, INITIATE))
+        items.append((0, rng.choice(INITIATES)))
     rng.shuffle(items)
     while rng.random() < wild:
         at = rng.choice((0, following, following + 1, following + 3, max(0, following - 1)))
@@ -797,13 +876,16 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
     sent = [[] for _ in range(STREAMS)]
 
     async def testbench(ctx):
-        for round_ in range(12):
+        for round_ in range(16):
             for number, reference in enumerate(references):
                 state = reference.session.state.name
+                asked = ENHANCED_INITIATE if reference.session.enhanced else INITIATE
+                answers = [Function(message.value) for message in ANSWERS[asked]]
+                initiates = Function.INITIATE, Function.ENHANCED_INITIATE
                 legal = {
-                    "INITIATE_RECEIVED": (Function.ACCEPT,) * 4 + (Function.REJECT,),
-                    "CLOSED": (Function.INITIATE,),
-                    "ABORTED": (Function.INITIATE, Function.TERMINATE),
+                    "INITIATE_RECEIVED": (*answers[:1] * 4, *answers[:-1]),
+                    "CLOSED": initiates,
+                    "ABORTED": (*initiates, Function.TERMINATE),
                 }.get(state, (Function.TERMINATE,) * (rng.random() < 0.3))
                 if rng.random() < 0.6 and legal:
                     function = rng.choice(legal if rng.random() > wild else list(Function))

@@ -12,8 +12,11 @@ from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.frames import ethernet
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.sctp import (
+    ACCEPTS,
     ADAPTATION_DDP,
     ADAPTATION_PARAMETER,
+    ENHANCED_DATA,
+    INITIATES,
     AnyChunk,
     Chunk,
     ChunkType,
@@ -129,12 +132,13 @@ class Peers:
                 self._msn.pop((source, sid, qn), None)
         return self.data(source, sid, Ppid.CONTROL, struct.pack(">H", function) + private)
 
-    def open(self, sid: int, source: str | None = None) -> None:
+    def open(self, sid: int, source: str | None = None, *, enhanced: bool = False) -> None:
         """Opens and accepts a session."""
         source = source or self.ends[0]
-        self.send(source, self.control(source, sid, Function.INITIATE))
+        limits = bytes(ENHANCED_DATA * enhanced)
+        self.send(source, self.control(source, sid, INITIATES[enhanced], limits))
         other = self.other(source)
-        self.send(other, self.control(other, sid, Function.ACCEPT))
+        self.send(other, self.control(other, sid, ACCEPTS[enhanced], limits))
 
     def close(self, sid: int) -> None:
         """Ends a session on both sides."""

@@ -18,6 +18,7 @@ from ....hdl.spec.sctp import Function
 from ....hdl.spec.send import Kind, Piece
 from ....sw_driver import CQ, PD, WC, Access, Device, Opcode, WcStatus
 from ....sw_driver.base.errors import RnicError
+from ....sw_driver.cm import Enhanced
 from ....sw_driver.verbs.sending import Part
 from ...model import rdmap
 from ...model.memory import Access as ModelAccess
@@ -150,7 +151,11 @@ class Exchange:
         self._asked = 0
         self.ended: list[WcStatus] = []
         self._received = 0
-        end.sender.control(sid, Function.INITIATE, b"%d" % sid)
+        if sid % 2:  # one session of two is enhanced (RFC 6581 section 7)
+            limits = Enhanced(self.IRD, self.IRD).encode()
+            end.sender.control(sid, Function.ENHANCED_INITIATE, limits + b"%d" % sid)
+        else:
+            end.sender.control(sid, Function.INITIATE, b"%d" % sid)
         for number in range(count):
             self._post(number * size)
 

@@ -15,6 +15,7 @@ from ...model.ddp import DataSource
 from ...model.events import DdpError, Delivered
 from ...model.header import UntaggedHeader
 from ...model.memory import Memory
+from ...model.mpa import Enhanced
 from ...model.rdmap import Opcode, QueueNumber, RdmapSink, ReadRequest, rsvdulp
 from ...model.sctp import (
     Function,
@@ -112,6 +113,12 @@ class RelayStream:
         match event:
             case SessionControl(function=Function.INITIATE):
                 yield Ppid.CONTROL, self.session.control(Function.ACCEPT)
+            case SessionControl(function=Function.ENHANCED_INITIATE, private_data=private):
+                # The peer answers as many RDMA Reads as the device asks with, and the other way
+                # round.
+                asked = Enhanced.decode(private)
+                answer = Enhanced(ird=asked.ord, ord=asked.ird).encode()
+                yield Ppid.CONTROL, self.session.control(Function.ENHANCED_ACCEPT, answer)
             case SessionControl(function=Function.TERMINATE):
                 pass
             case SegmentReceived():

@@ -2,9 +2,9 @@
 judges.
 
 The model's end of each association gets each frame that its device gets, and each that the device
-sends: it checks the packets, the sessions (RFC 5043 section 6) and the segments, and delivers the
-messages. The device has to deliver the same ones in the same order, with the octets that were sent;
-only RDMA Read Requests does it answer itself.
+sends: it checks the packets, the sessions (RFC 5043 section 6, RFC 6581 section 7) and the
+segments, and delivers the messages. The device has to deliver the same ones in the same order, with
+the octets that were sent; only RDMA Read Requests does it answer itself.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....hdl.spec.completion import ChunkStatus
 from ....hdl.spec.completion import Kind as Reported
 from ....hdl.spec.path import SendPath
-from ....hdl.spec.sctp import Diversion, Function
+from ....hdl.spec.sctp import ENHANCED_DATA, MOST_PRIVATE, Diversion, Function
 from ....hdl.spec.send import Kind, Piece, Record
 from ....sw_driver import CQ, MR, PD, WC, Access, Association, Context, Opcode, Stream
 from ....sw_driver.base.errors import StateError
+from ....sw_driver.cm import Enhanced
 from ....sw_driver.transports.transport import SentFpdu
 from ....sw_driver.verbs.chunks import ChunkHalf
 from ....sw_driver.verbs.cq import WcStatus
@@ -70,6 +71,8 @@ _FAILS, _RING = 0.5, 1 << 8
 #: The shares of messages before which the MULPDU changes, and of those whose success is not
 #: reported.
 _CHANGES, _SILENT = 0.05, 0.2
+#: The share of sessions before which the peer refuses one, and of those that are enhanced.
+_REFUSED, _ENHANCED = 0.3, 0.5
 _SHORT = (0, 1, 3, 4, 17, 63, 64, 65, 479, 480, 481)
 
 
@@ -544,6 +547,15 @@ class Flow:
             except StateError:  # RFC 5043 section 6.6: chunks are outstanding
                 await asyncio.sleep(0)
 
+    def refuses(self, functions: Sequence[Function], private: bytes) -> None:
+        """Checks that the device refuses each of these messages, which do not fit its session."""
+        for function in functions:
+            try:
+                self.end.sender.control(self.sid, function, private)
+            except StateError:
+                continue
+            raise Wrong(f"the device takes {function.name}, which fits no legal sequence")
+
     async def expect(self, function: Function, private: bytes = b"") -> None:
         """Waits for a session control message of the peer."""
         while not self.functions or not self.private:
@@ -578,24 +590,76 @@ class Flow:
             raise Wrong("the golden model delivers messages that the device does not")
 
 
-async def _session(flows: tuple[Flow, Flow], count: int, rng: random.Random, tally: Any) -> None:
-    """Plays a session, which the first end initiates, and which either one ends."""
+class _Words(NamedTuple):
+    """The messages that open a session, accept it or refuse it; and answers that do not fit."""
+
+    initiate: Function
+    accept: Function
+    refusals: tuple[Function, ...]
+    unfit: tuple[Function, ...]
+
+
+#: Those of a session of RFC 5043 section 6, and those of one of RFC 6581 section 7.
+_WORDS = (
+    _Words(
+        Function.INITIATE, Function.ACCEPT, (Function.REJECT, Function.TERMINATE),
+        (Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT, Function.ENHANCED_INITIATE),
+    ),
+    _Words(
+        Function.ENHANCED_INITIATE, Function.ENHANCED_ACCEPT,
+        (Function.ENHANCED_REJECT, Function.REJECT, Function.TERMINATE),
+        (Function.ACCEPT, Function.INITIATE),
+    ),
+)  # fmt: skip
+
+
+async def _begin(
+    flows: tuple[Flow, Flow], rng: random.Random, tally: Any
+) -> tuple[_Words, list[bytes]]:
+    """Lets the first end initiate a session.
+
+    Returns its messages, and the Private Data of those of both ends.
+    """
     one, other = flows
     for flow in flows:
         flow.close()
+    words = _WORDS[rng.random() < _ENHANCED]
     texts = [rng.randbytes(rng.choice((0, 1, 30, 512))) for _ in flows]
+    if words.initiate is Function.ENHANCED_INITIATE:
+        limits = Enhanced(rng.getrandbits(14), rng.getrandbits(14)).encode()
+        texts = [(limits + text)[:MOST_PRIVATE] for text in texts]
     for flow in flows:
         flow.open(random.Random(rng.getrandbits(64)), tally)
+    await one.control(words.initiate, texts[0])
+    return words, texts
+
+
+async def _refused(flows: tuple[Flow, Flow], rng: random.Random, tally: Any) -> None:
+    """Plays a session that the second end refuses."""
+    one, other = flows
+    words, texts = await _begin(flows, rng, tally)
+    await other.expect(words.initiate, texts[0])
+    other.refuses(words.unfit, bytes(ENHANCED_DATA))
+    refusal = rng.choice(words.refusals)
+    text = b"" if refusal is Function.TERMINATE else texts[1]
+    await other.control(refusal, text)
+    await one.expect(refusal, text)
+
+
+async def _session(flows: tuple[Flow, Flow], count: int, rng: random.Random, tally: Any) -> None:
+    """Plays a session, which the first end initiates, and which either one ends."""
+    one, other = flows
     async with asyncio.TaskGroup() as group:
-        await one.control(Function.INITIATE, texts[0])
+        words, texts = await _begin(flows, rng, tally)
         # These messages wait for the session.
         group.create_task(one.post(count))
         group.create_task(one.take(count))
-        await other.expect(Function.INITIATE, texts[0])
-        await other.control(Function.ACCEPT, texts[1])
+        await other.expect(words.initiate, texts[0])
+        other.refuses(words.unfit, bytes(ENHANCED_DATA))
+        await other.control(words.accept, texts[1])
         group.create_task(other.post(count))
         group.create_task(other.take(count))
-        await one.expect(Function.ACCEPT, texts[1])
+        await one.expect(words.accept, texts[1])
     first, last = rng.sample(flows, 2)
     for flow, peer in ((first, last), (last, first)):
         await flow.control(Function.TERMINATE)
@@ -611,6 +675,8 @@ async def _stream(flows: tuple[Flow, Flow], count: int, rng: random.Random, tall
     sessions = rng.choice(_SESSIONS)
     for _ in range(sessions):
         flows = flows if rng.random() < 0.5 else flows[::-1]
+        if rng.random() < _REFUSED:
+            await _refused(flows, rng, tally)
         await _session(flows, max(1, count // sessions), rng, tally)
 
 

@@ -14,7 +14,7 @@ import google_crc32c
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind
 from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, slot_bits
-from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
+from ddp_rnic.hdl.spec.sctp import ACCEPTS, INITIATES, Diversion, Function, Reason, State
 from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSink
 from ddp_rnic.sim.model.events import DdpError, Placed
@@ -22,15 +22,14 @@ from ddp_rnic.sim.model.events import DdpError, Placed
 if TYPE_CHECKING:
     from .fake_engine import _Device
 
+_OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 #: The host's legal messages by state, and the state that follows.
 _SAYS = {
-    Function.INITIATE: dict.fromkeys(
-        (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED),
-        State.INITIATE_SENT,
-    ),
+    **{each: dict.fromkeys(_OPENABLE, State.INITIATE_SENT) for each in INITIATES},
     Function.ABORT: dict.fromkeys(State, State.ABORTED),
-    Function.ACCEPT: {State.INITIATE_RECEIVED: State.ESTABLISHED},
+    **{each: {State.INITIATE_RECEIVED: State.ESTABLISHED} for each in ACCEPTS},
     Function.REJECT: {State.INITIATE_RECEIVED: State.CLOSED},
+    Function.ENHANCED_REJECT: {State.INITIATE_RECEIVED: State.CLOSED},
     Function.TERMINATE: {
         State.INITIATE_RECEIVED: State.CLOSED,
         State.REFUSED: State.CLOSED,
@@ -39,10 +38,14 @@ _SAYS = {
         State.ABORTED: State.ABORTED,
     },
 }
-_OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
 _TERMINATED = (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
 _SEGMENT = 0  #: stands for a segment among functions
+#: The answers to an Initiate, and to an Enhanced Initiate, that a session may have.
+_ANSWERS = (
+    {Function.ACCEPT, Function.REJECT, Function.TERMINATE},
+    {Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT, Function.REJECT, Function.TERMINATE},
+)
 
 
 @dataclass
@@ -56,6 +59,7 @@ class _Session:
     segments: dict[int, int] = field(default_factory=dict)  # TSNs by order
     last: int | None = None  # order of the Terminate
     highest: int = -1
+    enhanced: bool = False
     undelivered: list[Any] = field(default_factory=list)
 
     def begin(self, tsn: int) -> None:
@@ -133,10 +137,13 @@ class FakeSctp:
             after = _SAYS[function].get(session.state, session.state)
         commands = (Function.FORGET, Function.PAST)
         taken = function in commands or session.state in _SAYS[function]
-        if taken and function is Function.INITIATE:
+        if session.state is State.INITIATE_RECEIVED and function not in (*commands, Function.ABORT):
+            taken &= function in _ANSWERS[session.enhanced]
+        if taken and function in INITIATES:
             session.begin(values["SESSION_TSN"])
-        session.state = after
-        self.answer = regs.pack("SESSION_ANSWER", state=after, taken=taken)
+            session.enhanced = function is Function.ENHANCED_INITIATE
+        session.state = after if taken else session.state
+        self.answer = regs.pack("SESSION_ANSWER", state=session.state, taken=taken)
 
     # -- frames --
 
@@ -193,7 +200,7 @@ class FakeSctp:
             )  # fmt: skip
             return True
         good = flags == 7 and (
-            ppid == 16 or (ppid == 17 and 1 <= function <= 4 and 0 <= body <= 512 * (function != 4))
+            ppid == 16 or (ppid == 17 and 1 <= function <= 7 and 0 <= body <= 512 * (function != 4))
         )
         if not good:
             self._divert(association, tsn, chunk, Diversion.DATA)
@@ -230,15 +237,17 @@ class FakeSctp:
         state, window = session.state, self.device.config.window
         if (session.past - tsn) % (1 << 32) < 1 << 31:
             return ChunkStatus.DUPLICATE, 0
-        opens = good and function == Function.INITIATE and ssn == 0 and state in _OPENABLE
+        asks = good and function in INITIATES and ssn == 0
+        opens = asks and state in _OPENABLE
         if opens and not (state in _TERMINATED and session.gap):
             session.begin(tsn)
             session.state = State.INITIATE_RECEIVED
+            session.enhanced = function == Function.ENHANCED_INITIATE
             session.take(0, function, tsn, window)
             return ChunkStatus.TAKEN, 0
         if state is State.ABORTED:
             return ChunkStatus.SILENT, 0
-        if good and function == Function.INITIATE and ssn == 0 and tsn != session.opened:
+        if asks and tsn != session.opened:
             session.past = tsn
         if not good:
             return self._abort(number, Reason.MALFORMED)
@@ -246,10 +255,9 @@ class FakeSctp:
         if state is State.INITIATE_SENT:
             if follows and ssn:
                 return ChunkStatus.HELD, 0
-            if ssn or function not in (Function.ACCEPT, Function.REJECT, Function.TERMINATE):
+            if ssn or function not in _ANSWERS[session.enhanced]:
                 return self._abort(number, Reason.SEQUENCE)
-            accepted = function == Function.ACCEPT
-            session.state = State.ESTABLISHED if accepted else State.CLOSED
+            session.state = State.ESTABLISHED if function in ACCEPTS else State.CLOSED
             session.take(0, function, tsn, window)
             return ChunkStatus.TAKEN, 0
         if ssn == 0 and function and tsn == session.opened:

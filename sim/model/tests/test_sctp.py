@@ -37,7 +37,8 @@ from ddp_rnic.sim.model.sctp import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-INITIATE, ACCEPT, REJECT, TERMINATE = Function
+INITIATE, ACCEPT, REJECT, TERMINATE, *ENHANCED = Function
+ENHANCED_INITIATE, ENHANCED_ACCEPT, ENHANCED_REJECT = ENHANCED
 CONTROL, SEGMENT = Ppid.CONTROL, Ppid.SEGMENT
 
 
@@ -307,8 +308,22 @@ MESSAGES = {
     ACCEPT: (CONTROL, control(1, 2)),
     REJECT: (CONTROL, control(1, 3)),
     TERMINATE: (CONTROL, control(1, 4)),
+    ENHANCED_INITIATE: (CONTROL, control(1, 5)),
+    ENHANCED_ACCEPT: (CONTROL, control(1, 6)),
+    ENHANCED_REJECT: (CONTROL, control(1, 7)),
     None: (SEGMENT, segment(1)),
 }
+#: The answers that fit each Initiate (RFC 5043 sections 6.2 to 6.4, RFC 6581 section 7).
+ANSWERS = {
+    INITIATE: (ACCEPT, REJECT, TERMINATE),
+    ENHANCED_INITIATE: (ENHANCED_ACCEPT, ENHANCED_REJECT, REJECT, TERMINATE),
+}
+LIMITS = bytes.fromhex("8004 0002")  # IRD and ORD, RFC 6581 section 9
+
+
+def private_of(message: Function) -> bytes:
+    """Returns the least Private Data of a message."""
+    return LIMITS if message in (ENHANCED_INITIATE, ENHANCED_ACCEPT) else b""
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -328,12 +343,98 @@ def test_in_an_established_session_only_segments_and_terminate_are_legal(
         assert (session.state, session.number) == (State.INITIATE_RECEIVED, 1)
 
 
-@pytest.mark.parametrize("message", [ACCEPT, REJECT, TERMINATE, None])
+@pytest.mark.parametrize(
+    "message", [ACCEPT, REJECT, TERMINATE, ENHANCED_ACCEPT, ENHANCED_REJECT, None]
+)
 def test_nothing_but_initiate_begins_a_session(message: Function | None) -> None:
     ppid, payload = MESSAGES[message]
     assert illegal(Session(4).receive(ppid, b"\0\0" + payload[2:]))
+    session = Session(4)
     with pytest.raises(ProtocolError, match="must not be sent while the session is CLOSED"):
-        Session(4).segment(b"") if message is None else Session(4).control(message)
+        if message is None:
+            session.segment(b"")
+        else:
+            session.control(message, private_of(message))
+
+
+@pytest.mark.parametrize("answer", Function)
+@pytest.mark.parametrize("initiate", ANSWERS)
+def test_an_answer_fits_the_initiate(initiate: Function, answer: Function) -> None:
+    """RFC 6581 section 7: "Enhanced Active/Passive Session Accepted: as with Section 6.2 of
+    [RFC5043], but with the extended opcodes as defined in this document", and likewise rejected
+    and non-ULP rejected sessions.
+    """
+    active, passive = Session(4), Session(4)
+    fits = answer in ANSWERS[initiate]
+    opening = active.control(initiate, private_of(initiate))
+    assert not illegal(passive.receive(CONTROL, opening))
+    for session in (active, passive):
+        assert session.enhanced == (initiate is ENHANCED_INITIATE)
+    if fits:
+        payload = passive.control(answer, private_of(answer))
+        assert not illegal(active.receive(CONTROL, payload))
+        accepted = answer in (ACCEPT, ENHANCED_ACCEPT)
+        state = State.ESTABLISHED if accepted else State.CLOSED
+        assert (active.state, passive.state) == (state, state)
+        if accepted:
+            # "MUST use the DDP stream session termination function code to terminate a stream
+            # established using enhanced DDP stream session function codes."
+            assert not illegal(passive.receive(CONTROL, active.control(TERMINATE)))
+            assert (active.state, passive.state) == (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
+    else:
+        with pytest.raises(ProtocolError, match="must not be sent"):
+            passive.control(answer, private_of(answer))
+        (event,) = active.receive(CONTROL, control(0, answer, private_of(answer)))
+        assert isinstance(event, SessionIllegal) and "must not be received" in event.reason
+        assert active.state is State.ABORTED
+
+
+def test_an_enhanced_session_does_not_make_the_next_one_enhanced() -> None:
+    """RFC 6581 section 7: "The enhanced DDP stream session establishment follows the same rules as
+    the standard DDP stream session establishment as defined in [RFC5043]."
+    """
+    active, passive = Session(4), Session(4)
+    for initiate in (ENHANCED_INITIATE, INITIATE, ENHANCED_INITIATE):
+        passive.receive(CONTROL, active.control(initiate, private_of(initiate)))
+        accept = ANSWERS[initiate][0]
+        payload = passive.control(accept, private_of(accept))
+        (event,) = active.receive(CONTROL, payload)
+        assert event == SessionControl(4, active.number, accept, private_of(accept))
+        for one, other in ((active, passive), (passive, active)):
+            assert not illegal(other.receive(CONTROL, one.control(TERMINATE)))
+        active.acknowledge()
+        passive.acknowledge()
+
+
+@pytest.mark.parametrize("function", ENHANCED)
+@pytest.mark.parametrize("length", [0, 3, 4, 512, 513])
+def test_private_data_of_an_enhanced_message_follows_ird_and_ord(
+    function: Function, length: int
+) -> None:
+    """RFC 6581 section 7: "Private Data [...] MUST follow the enhanced RDMA connection
+    establishment data in the DDP Stream Session Initiate and the Enhanced DDP Stream Session Accept
+    messages. Private Data length MUST NOT exceed 512 bytes in any message, including enhanced RDMA
+    connection establishment data."
+
+    A message with fewer octets is reported all the same: "any supplied Private Data MUST be
+    available for the ULP to examine".
+    """
+    sender, receiver = Session(4), Session(4)
+    if function is not ENHANCED_INITIATE:
+        sender.receive(CONTROL, receiver.control(ENHANCED_INITIATE, LIMITS))
+    private = bytes(length)
+    if length > 512:
+        with pytest.raises(ValueError, match="at most 512 octets, not 513"):
+            sender.control(function, private)
+    elif length < 4 and function is not ENHANCED_REJECT:
+        with pytest.raises(ValueError, match=r"must begin with the 4 octets of IRD and ORD"):
+            sender.control(function, private)
+    else:
+        assert sender.control(function, private) == control(0, function, private)
+    events = receiver.receive(CONTROL, control(0, function, private))
+    assert illegal(events) == (length > 512)
+    if length <= 512:
+        assert events == [SessionControl(4, 0, function, private)]
 
 
 def test_two_initiates_are_illegal() -> None:
@@ -428,7 +529,7 @@ def test_nothing_follows_a_refusal_in_whatever_order_they_come(
     assert [type(event) for event in events] == [SessionControl, SessionIllegal]
 
 
-@pytest.mark.parametrize("message", [INITIATE, ACCEPT, REJECT])
+@pytest.mark.parametrize("message", [INITIATE, ACCEPT, REJECT, *ENHANCED])
 @pytest.mark.parametrize("opens", [an_active_session, a_passive_session])
 def test_what_opens_a_session_or_answers_that_is_illegal_before_its_turn(
     message: Function, opens: Callable[[], Session]
@@ -528,10 +629,11 @@ def test_a_stream_is_not_used_again_before_all_of_this_side_is_acknowledged() ->
         (0, segment(1), True, "PPID 0"),
         (SEGMENT, b"\0", True, "with 1 octets"),
         (CONTROL, control(1, 4)[:3], True, "with 3 octets"),
-        (CONTROL, control(1, 5), True, "not 5"),
+        (CONTROL, control(1, 8), True, "not 8"),
         (CONTROL, control(1, 0), True, "not 0"),
         (CONTROL, control(1, 4, b"x"), True, "Terminate must not have 1 octets"),
         (CONTROL, control(1, 2, bytes(513)), True, "Accept must not have 513 octets"),
+        (CONTROL, control(1, 6, bytes(513)), True, "Enhanced Accept must not have 513 octets"),
     ],
 )
 def test_a_chunk_that_fits_no_pattern_terminates(
@@ -560,16 +662,18 @@ def test_private_data_has_its_limits_on_transmit() -> None:
 
 
 def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
-    """Compares every possible sequence with sections 6.2 to 6.4, written here as sequences."""
+    """Compares every possible sequence with sections 6.2 to 6.4 and RFC 6581 section 7, which are
+    written here as sequences.
+    """
 
     def legal(sequence: tuple[tuple[bool, Function | None], ...]) -> bool:
-        if sequence[0] != (True, INITIATE):  # this end is the active one
-            return False
+        initiate = sequence[0][1]
+        assert initiate is not None
         if len(sequence) == 1:
             return True
-        if sequence[1] in ((False, REJECT), (False, TERMINATE)):
+        if sequence[1] in [(False, refusal) for refusal in ANSWERS[initiate][1:]]:
             return len(sequence) == 2
-        if sequence[1] != (False, ACCEPT):
+        if sequence[1] != (False, ANSWERS[initiate][0]):
             return False
         for way in (True, False):
             mine = [message for sent, message in sequence[2:] if sent == way]
@@ -590,15 +694,16 @@ def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
         return True
 
     alphabet = list(product((True, False), (*Function, None)))
-    for length in (1, 2, 3, 4):
+    ends = REJECT, ENHANCED_REJECT, TERMINATE
+    for length, initiate in product((1, 2, 3, 4), ANSWERS):
         for rest in product(alphabet, repeat=length - 1):
-            sequence = ((True, INITIATE), *rest)
+            sequence = ((True, initiate), *rest)  # this end is the active one
             ended = [
                 i
                 for i in range(1, length + 1)
-                if i > 1 and legal(sequence[:i]) and sequence[i - 1][1] in (REJECT, TERMINATE)
+                if i > 1 and legal(sequence[:i]) and sequence[i - 1][1] in ends
             ]
-            if any(message is INITIATE for _, message in rest) and ended:
+            if any(message in ANSWERS for _, message in rest) and ended:
                 continue  # a next session: tested above
             assert follows(Session(4), sequence) == legal(sequence), sequence
 
@@ -609,14 +714,17 @@ def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObje
     """Section 6.1: "The normative sequence for considering Payload Data Chunks within a given
     session is based upon each Data Chunk's DDP-SSN", and not on their arrival.
     """
-    rest = st.sampled_from([None, None, None, None, TERMINATE, ACCEPT, REJECT, INITIATE])
-    first = data.draw(st.sampled_from([ACCEPT, ACCEPT, ACCEPT, REJECT, TERMINATE, None]))
+    initiate = data.draw(st.sampled_from([*ANSWERS]))
+    accept, *refusals = ANSWERS[initiate]
+    rest = st.sampled_from([None] * 12 + [TERMINATE] * 3 + [*Function])
+    answers = [message for message in Function if message not in ANSWERS]
+    first = data.draw(st.sampled_from([accept] * 8 + answers + [None]))
     sequence = [first, *data.draw(st.lists(rest, max_size=6))]
     followers = sequence[1:-1] if sequence[-1] is TERMINATE else sequence[1:]
-    accepted = first is ACCEPT and all(message is None for message in followers)
-    legal = accepted or sequence in ([REJECT], [TERMINATE])
+    accepted = first is accept and all(message is None for message in followers)
+    legal = accepted or sequence in [[refusal] for refusal in refusals]
     session = Session(4)
-    session.control(INITIATE)
+    session.control(initiate, private_of(initiate))
     events: list[SctpEvent] = []
     for ssn in data.draw(st.permutations(range(len(sequence)))):
         ppid, payload = MESSAGES[sequence[ssn]]
@@ -628,7 +736,7 @@ def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObje
         assert sorted(segments(events)) == placed
     else:
         assert set(segments(events)) <= set(placed)
-        if first in (REJECT, TERMINATE):
+        if first is not accept:
             assert not segments(events)
 
 

@@ -44,6 +44,9 @@ from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, heade
 from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.sctp import (
+    ACCEPTS,
+    INITIATES,
+    REJECTS,
     Chunk,
     ChunkType,
     DataChunk,
@@ -76,6 +79,10 @@ BUFFER, COOKIE, QN = 64, 0xC0_0C1E, 2
 #: DDP-SSNs of a session: few, so that finding a free one takes little time.
 MOST_SSNS = 96
 RING = Ring(SLOT * SLOTS, 10, RnicConfig().completion_queues)
+
+
+#: IRD and ORD (RFC 6581 section 9).
+LIMITS = bytes.fromhex("0004 0002")
 
 
 class Fate(Enum):
@@ -243,7 +250,7 @@ def is_message(chunk: DataChunk) -> bool:
         return chunk.ppid == Ppid.SEGMENT and len(chunk.payload) >= 2
     function, private = int.from_bytes(chunk.payload[2:4], "big"), len(chunk.payload) - 4
     longest = 0 if function == Function.TERMINATE else 512
-    return Function.INITIATE <= function <= Function.TERMINATE and private <= longest
+    return function in set(Function) and private <= longest
 
 
 Order = tuple[Kind, int]
@@ -333,21 +340,30 @@ class Play(Tables):
 
     def begin(self, end: End) -> None:
         """Begins a new session, in any state."""
+        enhanced = self.rng.random() < 0.5
+        self.ask(end, INITIATES[enhanced])
+        self.send("Accept", IPV4.frame(packet_of(self.answer(end, ACCEPTS[enhanced]))))
+
+    def ask(self, end: End, initiate: Function) -> None:
+        """Initiates a new session, in any state."""
         self.operations.append(Drain())
         self._tell(end, Told.FORGET)
         self.set_stream(end.number, pd=end.number)
         end.buffer = self.slot(BUFFER)
         self.open_queue(end.number, QN)
         self.post_buffer(end.number, QN, 1, address=end.buffer, length=BUFFER, cookie=COOKIE)
-        self._tell(end, Told.INITIATE)
+        self._tell(end, Told(initiate))
         end.session = Session(end.number - FIRST)
-        end.session.control(Function.INITIATE)
+        end.session.control(initiate, LIMITS if initiate is not Function.INITIATE else b"")
         end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1, waiting=WAITING)
         end.sink.post(QN, BUFFER)
         end.seen.clear()
-        accept = struct.pack(">H", Function.ACCEPT)
-        chunk = self.data(accept, end.number - FIRST, ppid=Ppid.CONTROL)
-        self.send("Accept", IPV4.frame(packet_of(chunk)))
+
+    def answer(self, end: End, function: Function) -> DataChunk:
+        """Returns the peer's answer to an Initiate."""
+        private = LIMITS if function is Function.ENHANCED_ACCEPT else b""
+        body = struct.pack(">H", function) + private
+        return self.data(body, end.number - FIRST, ppid=Ppid.CONTROL)
 
     def _tell(self, end: End, function: Told) -> None:
         # A TSN that was drawn and never taken is of the past, too.
@@ -468,12 +484,12 @@ class Play(Tables):
         if not message:
             self._exception(ASSOCIATION, chunk, octets, Diversion.DATA)
         status, placed = ChunkStatus.SILENT, 0
+        state = State[end.session.state.name]
         for event in end.session.receive(chunk.ppid if message else 0, chunk.payload):
             match event:
                 case SessionIllegal():
                     status = ChunkStatus.ILLEGAL
                     reason = Reason.SEQUENCE if message else Reason.MALFORMED
-                    state = State.ESTABLISHED
                     self._entry(Kind.SESSION, status=reason, stream=end.number, tag=state)
                 case SessionControl(function=function):
                     status = ChunkStatus.TAKEN
@@ -728,7 +744,7 @@ def messages(play: Play) -> Frames:
         yield f"PPID {ppid}", frame(play.data(play.tagged(), ppid=ppid))
     for sid in (COUNT, COUNT + 1, 0x100, 0x8000, 0xFFFF):
         yield f"SCTP stream {sid}", frame(replace(play.data(play.tagged()), stream=sid))
-    for function in (0, 5, 0x101, 0x8001):
+    for function in (0, 8, 9, 0x101, 0x8001):
         body = struct.pack(">H", function)
         yield f"Function Code {function}", frame(play.data(body, ppid=Ppid.CONTROL))
     for function in Function:
@@ -738,6 +754,21 @@ def messages(play: Play) -> Frames:
             yield f"{function.name} with {size} octets", frame(chunk)
     for count in range(2):
         yield f"control message of {count}", frame(play.data(bytes(count), ppid=Ppid.CONTROL))
+
+
+def answers(play: Play) -> Frames:
+    """Yields answers to an Initiate that are legal for no session, or accept another one (RFC 5043
+    section 6.2, RFC 6581 section 7).
+    """
+    victim = play.ends[VICTIM]
+    for enhanced, initiate in enumerate(INITIATES):
+        for function in Function:
+            if function in (*REJECTS[: 1 + enhanced], Function.TERMINATE):
+                continue  # a legal refusal, after which no segment is legal
+            play.ask(victim, initiate)
+            chunk = play.answer(victim, function)
+            name = f"{function.name} after {initiate.name}"
+            yield name, play.rng.choice(play.carriers).frame(packet_of(chunk))
 
 
 def segments(play: Play) -> Frames:
@@ -824,6 +855,7 @@ CASES: dict[Callable[[Play], Frames], set[Fate]] = {
     single_bits: {TAKEN, EXCEPTION, DROPPED},
     headers: {TAKEN, EXCEPTION},
     messages: {TAKEN},
+    answers: {TAKEN},
     segments: {TAKEN},
     others: {TAKEN, EXCEPTION, DROPPED},
 }

@@ -51,6 +51,8 @@ from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRe
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.sctp import (
+    ACCEPTS,
+    INITIATES,
     AnyChunk,
     Association,
     Chunk,
@@ -73,6 +75,13 @@ from ddp_rnic.sim.replay.tests.agreeing import run
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
+#: IRD and ORD (RFC 6581 section 9).
+LIMITS = bytes.fromhex("0004 0002")
+#: The answers that fit an Initiate, and those that fit an Enhanced Initiate.
+ANSWERS = (
+    (Function.ACCEPT, Function.REJECT, TERMINATE),
+    (Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT, Function.REJECT, TERMINATE),
+)
 
 
 def traffic(frames: Iterable[Frame]) -> Traffic:
@@ -492,13 +501,58 @@ def test_what_is_held_for_a_session_that_is_aborted_is_not_handed_back() -> None
     plan_of(peers.frames)
 
 
-@pytest.mark.parametrize("function", [Function.REJECT, Function.TERMINATE])
-def test_a_session_may_be_refused(function: Function) -> None:
+def first_of_its_side(answer: DataChunk) -> DataChunk:
+    return replace(answer, payload=bytes(2) + answer.payload[2:])
+
+
+@pytest.mark.parametrize("enhanced", [False, True])
+@pytest.mark.parametrize("function", Function)
+def test_an_answer_that_does_not_fit_ends_the_session(function: Function, enhanced: bool) -> None:
+    """RFC 6581 section 7: "as with Section 6.2 of [RFC5043], but with the extended opcodes as
+    defined in this document", and likewise sections 6.3 and 6.4.
+    """
     peers = Peers()
     peers.set_up()
-    peers.send(A, peers.control(A, 0, Function.INITIATE))
-    answer = peers.control(B, 0, function)
-    peers.send(B, replace(answer, payload=bytes(2) + answer.payload[2:]))
+    initiate = INITIATES[enhanced]
+    peers.send(A, peers.control(A, 0, initiate, LIMITS * enhanced))
+    limits = LIMITS if function is Function.ENHANCED_ACCEPT else b""
+    peers.send(B, first_of_its_side(peers.control(B, 0, function, limits)))
+    fits = function in ANSWERS[enhanced]
+    assert statuses(peers.frames, A) == ["TAKEN" if fits else "ILLEGAL"]
+    planned = plan_of(peers.frames, [])
+    events = [] if fits else [(Reason.SEQUENCE, RnicState.INITIATE_SENT)]
+    assert session_events(planned) == events
+    found = sctp(peers.frames)
+    assert told(found, A) == [initiate.name] and told(found, B) == [function.name] * fits
+    assert len(found.undelivered) == (not fits)
+
+
+def test_an_enhanced_session_is_played_and_named() -> None:
+    """RFC 6581 section 7: "Received Extended DDP Stream Session Control messages SHOULD be reported
+    to the ULP. If reported, any supplied Private Data MUST be available for the ULP to examine."
+    """
+    peers = Peers()
+    peers.set_up()
+    peers.open(0, enhanced=True)
+    peers.send(A, peers.write(A, 0, STAG, 0, b"to b"))
+    peers.close(0)
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG) == b"to b"
+    control = [each.reason for each in golden(planned).exceptions].index(Diversion.CONTROL)
+    assert golden(planned).exceptions[control].octets.endswith(bytes.fromhex("0005 00000000"))
+    names = [str(entry) for entry in records(planned, Kind.CONTROL)]
+    assert any("Enhanced Initiate" in name for name in names), names
+
+
+@pytest.mark.parametrize(
+    ("function", "enhanced"),
+    [(answer, enhanced) for enhanced in (0, 1) for answer in ANSWERS[enhanced][1:]],
+)
+def test_a_session_may_be_refused(function: Function, enhanced: int) -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.send(A, peers.control(A, 0, INITIATES[enhanced], LIMITS * enhanced))
+    peers.send(B, first_of_its_side(peers.control(B, 0, function)))
     peers.open(0)
     peers.send(A, peers.message(A, 0, b"text"))
     found = sctp(peers.frames)
@@ -939,6 +993,27 @@ def test_a_session_that_stood_before_the_capture_is_played(
     assert octets_of(plan_of(peers.frames), STAG) == b"octe" * 3
 
 
+@pytest.mark.parametrize("missing", [A, B])
+@pytest.mark.parametrize("function", [Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT])
+def test_what_is_assumed_for_an_enhanced_session_fits_it(missing: str, function: Function) -> None:
+    """RFC 6581 section 7: an Enhanced Initiate has an enhanced answer, and no other one has."""
+    peers = Peers()
+    if missing == B:
+        peers.send(A, peers.control(A, 0, Function.ENHANCED_INITIATE, LIMITS))
+        peers.send(A, peers.write(A, 0, STAG, 0, b"octets"))
+    else:
+        limits = LIMITS if function is Function.ENHANCED_ACCEPT else b""
+        peers.send(B, first_of_its_side(peers.control(B, 0, function, limits)))
+        if function is Function.ENHANCED_ACCEPT:
+            peers.send(B, peers.write(B, 0, STAG, 0, b"octets"))
+    found = sctp(peers.frames)
+    initiate, answer = (told(found, end)[0] for end in (A, B))
+    assert initiate == "ENHANCED_INITIATE"
+    assert answer == ("ENHANCED_ACCEPT" if missing == B else function.name)
+    assert left_out(peers.frames) == [] and found.undelivered == []
+    plans_of(peers.frames)
+
+
 @pytest.mark.parametrize("stood", [False, True])
 def test_sessions_after_the_one_that_stood_before_the_capture_are_played(stood: bool) -> None:
     """RFC 5043 section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
@@ -1155,7 +1230,8 @@ class Watched(Peers):
 def hostile(seed: int) -> Watched:
     """Makes sessions that A opens and then breaks in one of many ways, or not; B accepts some.
 
-    B also ends some. There is one chunk per packet.
+    B also opens some, which A answers rightly or wrongly, and ends some. There is one chunk per
+    packet.
     """
     rng = random.Random(seed)
     peers = Watched()
@@ -1173,10 +1249,18 @@ def hostile(seed: int) -> Watched:
     for _ in range(12):
         waiting: list[DataChunk] = []
         sid = rng.randrange(2)
-        peers.send(A, peers.control(A, sid, Function.INITIATE))
+        enhanced = rng.random() < 0.5
+        session = peers.model[B].session(sid)
+        if rng.random() < 0.3 and session.reusable:
+            peers.send(B, peers.control(B, sid, INITIATES[enhanced], LIMITS * enhanced))
+            answer = rng.choice((*[ACCEPTS[enhanced]] * 10, *Function))
+            peers.send(A, first_of_its_side(peers.control(A, sid, answer)))
+        else:
+            peers.send(A, peers.control(A, sid, INITIATES[enhanced], LIMITS * enhanced))
         session = peers.model[B].session(sid)
         if rng.random() < 0.9 and session.state is State.INITIATE_RECEIVED:
-            peers.send(B, peers.control(B, sid, Function.ACCEPT))
+            accept = ACCEPTS[session.enhanced]
+            peers.send(B, peers.control(B, sid, accept, LIMITS))
         for _ in range(rng.randrange(9)):
             chunk = peers.message(A, sid, rng.randbytes(rng.randrange(9)))
             kind = rng.random()
@@ -1184,7 +1268,7 @@ def hostile(seed: int) -> Watched:
                 old = rng.choice(sent or [chunk])
                 chunk = replace(chunk, stream=old.stream, payload=old.payload)
             elif kind < 0.12:
-                function = struct.pack(">H", rng.randrange(1, 6))
+                function = struct.pack(">H", rng.randrange(1, 9))
                 chunk = replace(chunk, ppid=17, payload=chunk.payload[:2] + function)
             elif kind < 0.16:
                 chunk = replace(chunk, unordered=False)
@@ -1225,6 +1309,8 @@ def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
         for step in sctp(peers.frames).steps:
             if isinstance(step, Abort):
                 aborted.add((step.stream.sid, current[step.stream.sid]))
+            if isinstance(step, Tell) and step.host == B and step.function in INITIATES:
+                current[step.stream.sid] += 1
             if not isinstance(step, Incoming) or step.host != B:
                 continue
             for item in step.items:
@@ -1232,7 +1318,7 @@ def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
                     continue
                 sid = item.stream.sid
                 for each in item.outcome:
-                    if each == Control(Function.INITIATE):
+                    if isinstance(each, Control) and each.function in INITIATES:
                         current[sid] += 1
                     elif isinstance(each, Illegal):
                         aborted.add((sid, current[sid]))
@@ -1251,7 +1337,7 @@ def test_loss_disorder_and_repetition_agree(seed: int) -> None:
     peers.set_up()
     for _ in range(2):
         for sid in range(4):
-            peers.open(sid)
+            peers.open(sid, enhanced=rng.random() < 0.5)
         for number in range(60):
             end, sid = rng.choice(peers.ends), rng.randrange(4)
             to = 16 * number + 4096 * sid

@@ -24,6 +24,8 @@ from ddp_rnic.sim.engines.engine import (
     Wait,
 )
 from ddp_rnic.sim.model.sctp import (
+    ACCEPTS,
+    INITIATES,
     DataChunk,
     Function,
     Packet,
@@ -137,26 +139,28 @@ def tsns(outcome: Outcome, association: int) -> list[int]:
     return [each.sequence for each in outcome.frames if STREAMS[each.stream][0] == association]
 
 
+@pytest.mark.parametrize("enhanced", [False, True])
 @pytest.mark.parametrize("width", ORDINARY)
-def test_a_session_of_the_device_is_legal_for_the_golden_model(width: int) -> None:
+def test_a_session_of_the_device_is_legal_for_the_golden_model(width: int, enhanced: bool) -> None:
     """RFC 5043 section 5.2.3: "ULP-supplied Private Data MUST be included for DDP Stream Session
     Initiate"; section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
-    Session."
+    Session." RFC 6581 section 7: an enhanced session "follows the same rules".
     """
+    initiate, accept = INITIATES[enhanced], ACCEPTS[enhanced]
     device, private = Device(width), bytes(range(256)) * 2
-    device.post(1, control(Function.INITIATE, private))
+    device.post(1, control(initiate, private))
     device.post(1, write(), Message(Kind.UNTAGGED, Flag.INLINE, octets=b"a Send", qn=0))
     device.post(1, write(length=0), control(Function.TERMINATE))
     outcome = device.run(STALLS)
     session, peer = Session(7), Session(7)
-    session.control(Function.INITIATE, private)
+    session.control(initiate, private)
     events: list[SctpEvent] = []
     for each in chunks(outcome, 1):
         if each.ppid == Ppid.SEGMENT and not peer.silent and len(events) == 1:
-            peer.control(Function.ACCEPT)
+            peer.control(accept, bytes(4 * enhanced))
         events += peer.receive(each.ppid, each.payload)
     opened, *segments, ended = events
-    assert isinstance(opened, SessionControl) and opened.function is Function.INITIATE
+    assert isinstance(opened, SessionControl) and opened.function is initiate
     assert opened.private_data == private
     assert isinstance(ended, SessionControl) and ended.function is Function.TERMINATE
     assert all(isinstance(each, SegmentReceived) for each in segments) and len(segments) == 5

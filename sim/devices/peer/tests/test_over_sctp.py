@@ -36,8 +36,9 @@ from ddp_rnic.sim.devices.peer.relay import RelayStream
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.rdmap import Opcode, rsvdulp
-from ddp_rnic.sim.model.sctp import Function, Ppid, SackChunk, Session
+from ddp_rnic.sim.model.sctp import Function, Ppid, SackChunk, Session, SessionControl
 from ddp_rnic.sw_driver import WcStatus
+from ddp_rnic.sw_driver.cm import Enhanced
 from ddp_rnic.sw_driver.verbs.chunks import ChunkHalf
 from scapy.layers.sctp import SCTPChunkSACK
 
@@ -130,6 +131,19 @@ def test_each_segment_is_compared_with_that_of_the_golden_model(fault: int | Non
         source.mulpdu = 600
     assert peer.segments == 5 and bool(peer.differences) == (fault is not None)
     assert (memory.octets(0x100) == message) == (fault is None)
+
+
+def test_the_peer_accepts_an_enhanced_session_with_the_limits_that_fit() -> None:
+    """RFC 6581 section 7: "Enhanced RDMA connection establishment uses the first 32 bits of the
+    Private Data field for IRD and ORD negotiation".
+    """
+    peer, host = RelayStream(0, Memory(), 700), Session(0)
+    initiate = host.control(Function.ENHANCED_INITIATE, Enhanced(3, 5).encode() + b"a text")
+    ((ppid, answer),) = peer.receive(Ppid.CONTROL, initiate, True)
+    (accepted,) = host.receive(ppid, answer)
+    assert isinstance(accepted, SessionControl)
+    assert accepted.function is Function.ENHANCED_ACCEPT
+    assert Enhanced.decode(accepted.private_data) == Enhanced(5, 3) and not peer.differences
 
 
 def test_a_chunk_that_is_not_unordered_is_noticed() -> None:

@@ -535,6 +535,44 @@ def test_reports_that_nobody_takes_are_reported(context: Context, simulated: Sim
             association.wait(0.01)
 
 
+def test_a_stream_that_overruns_its_queue_ends_alone_and_its_association_stays() -> None:
+    """RFC 5042 section 6.4.6: "an RNIC MUST ensure that if a CQ overflows, any Streams that do not
+    use the CQ MUST remain unaffected." Here they share packets and the queue of reports.
+    """
+    with SimTransport(CONFIG) as sim, Device(sim).open(completions=2) as context, PD(context) as pd:
+        flooded, cq, peer = CQ(context), CQ(context), SctpPeer(sim)
+        with associate(context) as association, pd.register(bytearray(16)) as region:
+            bad, good = association.stream(0, pd, flooded), association.stream(2, pd, cq)
+            for sid in (0, 2):
+                peer.establish(association, sid)
+            reports(association, 4)
+            # The driver does not look at the device meanwhile.
+            for number in range(10):
+                chunks = peer.chunks(0, peer.source.tagged(region.stag, 0, b"%08d" % number))
+                if number in (4, 9):
+                    chunks += peer.chunks(2, peer.source.tagged(region.stag, 8, b"%08d" % number))
+                peer.packet(chunks)
+            sim.run(5000)
+            assert [wc.stream for wc in cq.wait(5)] == [good] * 2
+            assert [wc.stream for wc in flooded.wait(5)] == [bad] * 2
+            with pytest.raises(StreamError, match="more than 2 completions"):
+                flooded.wait(5)
+            # The chunks had been taken before.
+            assert {each.status for each in reports(association, 12)} == {ChunkStatus.TAKEN}
+            before = region.read(8)
+            peer.packet(
+                [
+                    *peer.chunks(0, peer.source.tagged(region.stag, 0, b"too late")),
+                    *peer.chunks(2, peer.source.tagged(region.stag, 8, b"in time.")),
+                ]
+            )
+            assert [wc.stream for wc in cq.wait(5)] == [good]
+            assert region.read(16) == before + b"in time."
+            late = {each.stream: each.status for each in reports(association, 2)}
+            assert late == {0: ChunkStatus.DROPPED, 2: ChunkStatus.TAKEN}
+            assert association.tell(0, Function.TERMINATE) is State.TERMINATE_SENT
+
+
 def test_a_device_without_mpa_has_no_streams_but_those_of_associations(context: Context) -> None:
     assert context.sctp is not None and context.sctp.mpa == 1
     with PD(context) as pd, CQ(context) as cq:

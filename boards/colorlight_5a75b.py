@@ -57,7 +57,8 @@ def _revision(number, name, platform):
         title=f"Colorlight 5A-75B {number}",
         platform=platform,
         warning=f"these pins are of revision {number}, as printed on the board: the revisions of"
-                " the Colorlight 5A-75B have different pins, see rnic build --list",
+                " the Colorlight 5A-75B have different pins, see rnic build --list; and no"
+                " placement of the present gateware has ended, because it fills the device",
         rx_delay=2000,
         cable=("--board", "colorlight"),
         baud=115_200,

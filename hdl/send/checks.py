@@ -38,7 +38,7 @@ class PartCheck(wiring.Component):
     the segment's other parts are dropped. Octets inline need no STag: their parts pass idle checks
     by.
 
-    Latency: 18 cycles from ``i`` to ``o``. A part in pages, or after one that is still being cut,
+    Latency: 16 cycles from ``i`` to ``o``. A part in pages, or after one that is still being cut,
     takes 11 cycles more; an inline part after none that is being checked takes 11 less. Throughput:
     one part per cycle. Reset: empty. Errors: ``refused``.
 

@@ -36,7 +36,8 @@ TOOLS = {
 PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
 #: nextpnr's other placer, for designs that take up to half of a device, and for those made for a
 #: slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In a
-#: fuller device it may search without end; after a limit in seconds the default placer is used.
+#: fuller device it may search without end; after a limit in seconds, or if it fails, the default
+#: placer is used.
 STATIC_PLACER = ("--placer", "static")
 ROOMY = 0.5
 PATIENCE = 3600
@@ -112,9 +113,13 @@ def build(board, folder, *, seed=1, progress=None):
     (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
     say(TOOLS["NEXTPNR_ECP5"][2])
     for placer, limit in placers:
-        if _run("NEXTPNR_ECP5", [*commands["NEXTPNR_ECP5"], *placer], folder, limit=limit):
-            break
-        say(f"placement, which took more than {limit} s, by other means")
+        try:
+            if _run("NEXTPNR_ECP5", [*commands["NEXTPNR_ECP5"], *placer], folder, limit=limit):
+                break
+        except BuildError:
+            if limit is None:
+                raise
+        say(f"placement by other means, since it failed or took more than {limit} s")
     report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
     (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
     if not report.met:

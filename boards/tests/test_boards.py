@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from amaranth.hdl import Fragment
 from ddp_rnic.boards import build as building
-from ddp_rnic.boards.build import Clock, report_of
+from ddp_rnic.boards.build import BuildError, Clock, report_of
 from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.boards.common import Top
 from ddp_rnic.boards.pll import PHASE_DETECTOR, VCO, dividers
@@ -102,15 +102,17 @@ def test_a_report_has_the_path_of_the_clock_with_the_least_margin():
 class Tools:
     """Replaces yosys and nextpnr."""
 
-    def __init__(self, cells=1000, memories=50, reaches=80.0, late=()):
+    def __init__(self, cells=1000, memories=50, reaches=80.0, late=(), fails=()):
         self.cells, self.memories, self.reaches = cells, memories, reaches
-        self.late = late
+        self.late, self.fails = late, fails
         self.ran = []
 
     def __call__(self, variable, arguments, folder, *, limit=None):
         self.ran.append((variable, arguments))
         if limit and set(self.late) & set(arguments):
             return False
+        if set(self.fails) & set(arguments):
+            raise BuildError("no place")
         if variable == "YOSYS":
             kinds = ["LUT4"] * self.cells + ["DP16KD"] * self.memories
             cells = {f"c{k}": new_cell(kind, {}, {}, {}) for k, kind in enumerate(kinds)}
@@ -218,12 +220,19 @@ def test_a_full_device_has_the_placer_that_gives_up(tools, tmp_path, board, cell
     assert ("--placer-heap-cell-placement-timeout" in nextpnr) == (placer == "heap")
 
 
-def test_a_placer_that_searches_for_ever_is_left_for_the_other(tools, tmp_path):
-    made = tools(late=["static"])
+@pytest.mark.parametrize("how", ["late", "fails"])
+def test_a_placer_that_fails_or_searches_without_end_is_left_for_the_other(tools, tmp_path, how):
+    made = tools(**{how: ["static"]})
     assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
     asked = [arguments[arguments.index("--placer") + 1]
              for tool, arguments in made.ran if tool == "NEXTPNR_ECP5"]
     assert asked == ["static", "heap"]
+
+
+def test_what_no_placer_places_fails_in_a_sentence(tools, tmp_path):
+    tools(fails=["static", "heap"])
+    result = rnic("build", "ecpix5", "--out", tmp_path)
+    assert result.exit_code == 1 and "no place" in result.output
 
 
 def test_a_tool_is_stopped_after_its_limit(monkeypatch, tmp_path):

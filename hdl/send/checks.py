@@ -97,7 +97,7 @@ class PartCheck(wiring.Component):
             cut.page.address.eq(self.page.address),
             cut.go.eq(pieces.half),
             pieces.i.valid.eq(cut.o.valid | passes),
-            pieces.i.payload.eq(Mux(passes, part.placement, cut.o.payload)),
+            pieces.i.payload.eq(Mux(cut.o.valid, cut.o.payload, part.placement)),
             self.o.valid.eq(pieces.o.valid),
             pieces.o.ready.eq(self.o.ready),
             self.o.payload.refused.eq(pieces.o.payload.exception),

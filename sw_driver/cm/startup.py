@@ -64,7 +64,15 @@ class Enhanced:
 
     @classmethod
     def decode(cls, octets: bytes) -> Enhanced:
-        """Reads the fields. Without flag A the other flags are ignored (RFC 6581 section 9.1)."""
+        """Reads the fields. Without flag A the other flags are ignored (RFC 6581 section 9.1).
+
+        Raises :exc:`InvalidStartup` if there are fewer than four octets.
+        """
+        if len(octets) < _LIMITS.size:
+            raise InvalidStartup(
+                "the peer's private data must hold the four octets of IRD and ORD first, not"
+                f" {len(octets)}"
+            )
         first, second = _LIMITS.unpack_from(octets)
         rtr = Rtr(0)
         if first & _HIGH:
@@ -151,11 +159,6 @@ class StartupFrame:
             return None
         private, enhanced = octets[_HEADER.size : end], None
         if revision == 2 and flags & _ENHANCED:
-            if length < _LIMITS.size:
-                raise InvalidStartup(
-                    "an enhanced MPA frame must hold IRD and ORD before its private data, not"
-                    f" {length} octets"
-                )
             enhanced, private = Enhanced.decode(private), private[_LIMITS.size :]
         frame = cls(
             reply=key == _REPLY, revision=revision, crc=bool(flags & _CRC),

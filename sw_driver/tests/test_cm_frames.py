@@ -77,7 +77,7 @@ def test_flags_of_messages_are_ignored_without_peer_to_peer() -> None:
     """
     assert Enhanced.decode(bytes.fromhex("4001 c001")) == Enhanced(1, 1)
     octets = b"MPA ID Rep Frame\x10\x02\x00\x03abc"
-    with pytest.raises(InvalidStartup, match="must hold IRD and ORD"):
+    with pytest.raises(InvalidStartup, match="must hold the four octets of IRD and ORD"):
         StartupFrame.parse(octets)
     assert dataclasses.replace(StartupFrame(), revision=2).enhanced is None
 

@@ -62,7 +62,10 @@ def test_reserved_bits_of_a_frame_are_not_checked(revision: int) -> None:
         (REQUEST + bytes.fromhex("40 00 0000"), "revision must be 1 or 2, not 0"),
         (REQUEST + bytes.fromhex("40 03 0000"), "revision must be 1 or 2, not 3"),
         (REQUEST + bytes.fromhex("40 01 0201"), "at most 512 octets, not 513"),
-        (REPLY + bytes.fromhex("50 02 0003 000000"), "must hold IRD and ORD"),
+        (
+            REPLY + bytes.fromhex("50 02 0003 000000"),
+            "must hold the four octets of IRD and ORD first, not 3",
+        ),
     ],
 )
 def test_what_is_no_startup_frame_is_refused(octets: bytes, message: str) -> None:

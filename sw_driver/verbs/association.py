@@ -39,6 +39,12 @@ from .pd import PD
 from .stream import QUEUES, Stream
 
 _WORD = 0xFFFFFFFF
+#: The answers that fit one kind of Initiate alone, and the other kind.
+_UNFIT = {
+    Function.ACCEPT: "an Enhanced Initiate",
+    Function.ENHANCED_ACCEPT: "an Initiate",
+    Function.ENHANCED_REJECT: "an Initiate",
+}
 #: After every ``_MOVE`` TSNs the driver reports to the device that all but the last ``_RECENT`` are
 #: past.
 _MOVE, _RECENT = 1 << 30, 1 << 29
@@ -273,7 +279,7 @@ class Association(KnownAssociation):
             if not answer["taken"]:
                 raise StateError(
                     f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
-                    f" {state.name}"
+                    f" {state.name}{_unfit(function, state)}"
                 )
             if initiates or function in (Function.FORGET, Function.ABORT):
                 self._held.end(sid)
@@ -524,3 +530,10 @@ def _keys(
             )
         )
     return keys
+
+
+def _unfit(function: Function, state: State) -> str:
+    """Returns why an answer that its state allows does not fit, for an error's end."""
+    if state is State.INITIATE_RECEIVED and function in _UNFIT:
+        return f": the peer has sent {_UNFIT[function]} (RFC 6581 section 7)"
+    return ""

@@ -108,7 +108,7 @@ def test_sending_takes_about_the_beats_of_port_or_bus(
         assert 0.95 * row["limit"] <= row["cycles"] <= 1.08 * row["limit"], row
     for kind, *cycles in (("latency", inline, most), ("read", read)):
         found = [row["cycles"] for row in rows if row["kind"] == kind]
-        assert [min(*pair) for pair in zip(found, cycles, strict=True)] == found
+        assert all(10 < here <= limit for here, limit in zip(found, cycles, strict=True)), found
 
 
 def test_the_speed_of_simulation_is_reported(results: bench.Results) -> None:

@@ -96,9 +96,13 @@ class ForwardedTable(wiring.Component):
     cycle of its ``address``. A write that is on its way through the reader's own registers is not
     in the table yet; the reader has to account for it.
 
+    A small table lies in distributed RAM (see :func:`.stream.ram_style`), in the same number of
+    cycles. That RAM is read without a clock, so it is the address that waits there for the write of
+    its own cycle, in a register that drives all of the RAM, and nothing is forwarded.
+
     Latency: 2 cycles from ``address`` to ``data``. Throughput: one write, and one read per port and
-    cycle. Reset: the entries stay; at first all are 0. Errors: none. ``data`` is one multiplexer
-    from registers.
+    cycle. Reset: the entries stay; at first all are 0. Errors: none. ``data`` is a register in
+    distributed RAM, else one multiplexer from registers.
 
     Parameters
     ----------
@@ -128,6 +132,33 @@ class ForwardedTable(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        if ram_style(self.shape, self.depth) == "distributed":
+            self._read_after(m)
+        else:
+            self._forward(m)
+        return m
+
+    def _read_after(self, m):
+        """Keeps the table in distributed RAM, read in the cycle after that of the address."""
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[], attrs={"ram_style": "distributed"})
+        write, written = storage.write_port(), self.write.payload
+        m.d.comb += [
+            write.en.eq(self.write.valid),
+            write.addr.eq(written.address),
+            Value.cast(write.data).eq(Value.cast(written.data)),
+        ]
+        for k, (address, shown) in enumerate(zip(self.address, self.data, strict=True)):
+            read = storage.read_port(domain="comb")
+            held = Signal(self.shape, name=f"held_{k}", reset_less=True)
+            m.d.sync += [
+                read.addr.eq(address),
+                Value.cast(held).eq(Value.cast(read.data)),
+            ]
+            m.d.comb += Value.cast(shown).eq(Value.cast(held))
+
+    def _forward(self, m):
+        """Keeps the table in block RAM, and forwards a write to a look-up in its cycle."""
         m.submodules.ram = ram = BlockRam(self.shape, self.depth, reads=len(self.address))
         wiring.connect(m, wiring.flipped(self.write), ram.write)
         written = self.write.payload
@@ -151,7 +182,6 @@ class ForwardedTable(wiring.Component):
                 Value.cast(shown).eq(Mux(
                     clash[1], Value.cast(latest[1]), Value.cast(ram.data[k]))),
             ]
-        return m
 
 
 class StepTable(wiring.Component):

@@ -36,7 +36,7 @@ class Front(Harness):
         self.assume(if_(dut.ended.valid, dut.room & (event.association == 0)))
 
         self.drive(dut.look, Const(0, len(dut.look)))
-        row = inside.row("queues.ram.storage", Const(0, len(dut.look)))
+        row = inside.table("queues", Const(0, len(dut.look)))
         some, front = row.some, row.front
         woken = dut.wake.valid & dut.wake.ready & (dut.wake.payload == front)
         owed, raised = Signal(), dut.raised.valid & dut.raised.ready
@@ -45,7 +45,7 @@ class Front(Harness):
         quiet = ~dut.busy & (age == self.SET) & ~dut.ended.valid & ~dut.raised.valid
         rest = quiet & self.past(quiet) & self.past(quiet, 2)
         self.always(if_(rest & some, ~owed), "a wake of the first stream")
-        listed = Cat(inside.row("marks.ram.storage", Const(stream, 1)).listed
+        listed = Cat(inside.table("marks", Const(stream, 1)).listed
                      for stream in range(2))
         places = [inside.row("places.storage", Const(place, 1)) for place in range(2)]
         both = row.head != row.tail

@@ -60,11 +60,10 @@ class Latest(_Followed):
         seen, shown = self.past(latest), self.past(latest, 2)
         asked, valid = self.past(self.reads), self.past(self.reads, 2)
         self.always(if_(valid, dut.data[0] == shown), "the latest entry")
-        clash, storage = inside["clash_0"], "ram.storage"
-        self.lemma(inside.row(storage, self.address) == self.item, "it is stored")
-        found = Mux(clash[0], inside["latest_0"], inside.read(storage))
-        self.lemma(if_(asked, found == seen), "it is read")
-        m.d.comb += Cover(valid & clash[1] & (shown != 0), "a write is forwarded")
+        self.lemma(inside.table("", self.address) == self.item, "it is stored")
+        self.lemma(if_(asked, inside.found("")[0] == seen), "it is read")
+        clash = self.past(self.reads & self.writes, 2)
+        m.d.comb += Cover(clash & (shown != 0) & (shown != self.item), "it is read in a write")
 
 
 class Steps(Harness):
@@ -94,7 +93,7 @@ class Steps(Harness):
         self.always(if_(ends, dut.found == item), "the latest entry")
         ended = self.past(ends)
         self.lemma(if_(ended, inside["changed"] == item), "on its way")
-        self.lemma(ended | (inside.row("table.ram.storage", address) == item), "it is stored")
+        self.lemma(ended | (inside.table("table", address) == item), "it is stored")
         near, far = self.past(ends, 2), self.past(ends, 3)
         m.d.comb += Cover(ends & near & (item != 0), "a step two cycles after the last one")
         m.d.comb += Cover(ends & far & (item != 0), "a step three cycles after the last one")

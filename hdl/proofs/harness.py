@@ -74,6 +74,33 @@ class Inside:
         """Returns the output of a memory's read port, by default the first."""
         return self.part(path)._read_ports[port]._data
 
+    def table(self, path, index):
+        """Returns the entry of a :class:`~..lib.blockram.ForwardedTable`, read without a clock."""
+        return self.row(self._storage(path)[0], index)
+
+    def found(self, path, port=0):
+        """Returns what the look-up of the cycle before, and of that before it, found in a
+        :class:`~..lib.blockram.ForwardedTable`.
+        """
+        storage, forwards = self._storage(path)
+        read, shown = self.read(storage, port), f"held_{port}"
+        if not forwards:
+            return read, self[_join(path, shown)]
+        clash = self[_join(path, f"clash_{port}")]
+        latest = [self[_join(path, f"latest_{k}")] for k in range(2)]
+        held = self[_join(path, "ram." + shown)]
+        return tuple(Mux(clash[k], latest[k], each) for k, each in enumerate((read, held)))
+
+    def _storage(self, path):
+        """Returns the path of a table's memory, and whether the table forwards its writes."""
+        for name, forwards in (("storage", False), ("ram.storage", True)):
+            try:
+                self.part(_join(path, name))
+            except NameError:
+                continue
+            return _join(path, name), forwards
+        raise KeyError(f"{path} is no table")
+
 
 def _assignments(statements):
     for one in statements:
@@ -89,6 +116,10 @@ def _ports(fragment):
     for one in fragment.origins or ():
         if isinstance(one, wiring.Component):
             yield from (Value.cast(value) for *_, value in one.signature.flatten(one))
+
+
+def _join(path, name):
+    return f"{path}.{name}" if path else name
 
 
 def _find(fragment, names):

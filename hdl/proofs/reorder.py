@@ -154,10 +154,7 @@ class Survives(_Reorder):
         self.lemma(if_(opened & step[4].item, ~inside["record"]), "an item")
 
         # The slot was cleared before the opening was done, or is being cleared.
-        known = [_Waiting()(inside[name]) for name in (
-            "waiting.ram.held_0", "waiting.latest_0", "waiting.latest_1")]
-        clash = inside["waiting.clash_0"]
-        valid = _Waiting()(inside.row("waiting.ram.storage", own)).valid
+        valid = _Waiting()(inside.table("waiting", own)).valid
         marked = inside.row("slot_records.storage", own)
         clearing = any_of(each.close & (each.slot == own) for each in step)
         self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > slot),
@@ -165,11 +162,7 @@ class Survives(_Reorder):
         self.lemma(if_(opened & valid & marked, clearing), "a record that waits came later")
 
         # The values that a probe of the slot reads.
-        read = _Waiting()(inside.read("waiting.ram.storage"))
-        seen = [
-            Mux(clash[0], known[1].valid, read.valid),
-            Mux(clash[1], known[2].valid, known[0].valid),
-        ]
+        seen = [_Waiting()(read).valid for read in inside.found("waiting")]
         probes = [opened & each.probe & (each.slot == own) for each in step]
         for k in (1, 2):
             self.lemma(if_(probes[k] & seen[k - 1], ~marked), "a probe finds a new record")
@@ -201,7 +194,7 @@ class Ended(_Reorder):
         steps = [each.ticket.stream == mine for each in step]
         self.always(if_(ended & leaving.valid, ~steps[4]), "nothing of an ended session leaves")
 
-        state = _State()(inside.row("states.ram.storage", mine))
+        state = _State()(inside.table("states", mine))
         ending = any_of(each.close & of_it for each, of_it in zip(step, steps, strict=True))
         self.lemma(if_(ended & ~ending, state.closed), "the session is closed")
         for each, of_it in zip(step, steps, strict=True):
@@ -319,7 +312,7 @@ class Kept(_Reorder):
                      | ((1 << behind[:exact_log2(window)]) - 1)),
         ]
         self.behind = behind
-        state = _State()(inside.row("states.ram.storage", self.mine))
+        state = _State()(inside.table("states", self.mine))
         self.lemma(if_(live, state.next == self.due), "the next one")
         over = came.ended & (self.due == (came.last + 1)[:16])
         self.lemma(if_(live, state.closed == over), "closed by the final item")
@@ -333,7 +326,7 @@ class Kept(_Reorder):
         wiping = any_of(
             each.close & each.opens & (each.slot == slots[-1]) for each in step)
         for k, at in enumerate(slots):
-            waiting = _Waiting()(inside.row("waiting.ram.storage", at))
+            waiting = _Waiting()(inside.table("waiting", at))
             mine = inside["slot"] == at
             stores, clears = self.stores & mine, self.clears & mine
             valid = (waiting.valid | stores) & ~clears
@@ -377,12 +370,8 @@ class Kept(_Reorder):
         # The walk begins with the next DDP-SSN, once that is in the table.
         here = (used & decided & wants).bit_select(first, 1) & (streams[first] == self.mine) & live
         probes = [each.probe for each in step]
-        shape = _State()
-        read, written = (
-            shape(value) for value in (
-                inside.read("states.ram.storage", 1), inside["states.latest_0"]))
-        seen = Mux(inside["states.clash_1"][0], written.next, read.next)
-        self.lemma(if_(here & settled[0], seen == self.next), "the walk reads it")
+        read = _State()(inside.found("states", 1)[0])
+        self.lemma(if_(here & settled[0], read.next == self.next), "the walk reads it")
         self.lemma(if_(here & settled[1], drain.state.next == self.next), "the walk has read it")
         self.lemma(if_(begins | begun, settled.all() & ~any_of(probes)), "it begins alone")
         for k in range(4):

@@ -43,10 +43,11 @@ def test_block_ram_keeps_its_items_and_stalls(reads):
     simulate(dut, testbench)
 
 
+@pytest.mark.parametrize("depth", (DEPTH, 4 * DEPTH), ids=["distributed", "block"])
 @pytest.mark.parametrize("places", (1, 2, DEPTH))
 @pytest.mark.parametrize("reads", (1, 2))
-def test_a_reader_of_a_table_sees_every_earlier_write(reads, places):
-    dut = ForwardedTable(ENTRY, DEPTH, reads=reads)
+def test_a_reader_of_a_table_sees_every_earlier_write(reads, places, depth):
+    dut = ForwardedTable(ENTRY, depth, reads=reads)
     rng = random.Random(10 * places + reads)
 
     async def testbench(ctx):

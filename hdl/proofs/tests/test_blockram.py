@@ -7,6 +7,8 @@ from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
 DEPTH = 4
+#: All tables in block RAM, as large ones are.
+LARGE = planted("lib.blockram", ram_style=lambda *_: "block")
 #: Another device: of an address that is read while it is written, it returns no item of any cycle.
 OTHER_DEVICE = planted(
     "lib.blockram",
@@ -18,6 +20,7 @@ OTHER_DEVICE = planted(
             with m.If(self.shows):
                 m.d.sync += held.eq(Mux(collides, ~read.data, read.data))
 """,
+    ram_style=lambda *_: "block",
 )
 
 
@@ -34,7 +37,9 @@ def test_block_ram_returns_the_item_that_was_written_last_on_another_device():
 
 
 @pytest.mark.parametrize(
-    "kind", (ForwardedTable, OTHER_DEVICE.ForwardedTable), ids=["this", "other"]
+    "kind",
+    (ForwardedTable, LARGE.ForwardedTable, OTHER_DEVICE.ForwardedTable),
+    ids=["small", "large", "other"],
 )
 def test_a_reader_of_a_table_sees_the_latest_entry_on_any_device(kind):
     proof = induction(Latest(kind(2, DEPTH)), depth=Latest.DEPTH)
@@ -57,6 +62,18 @@ def test_block_ram_that_errs_is_caught(old, new):
 
 @bugs(
     "old, new",
+    ("read.addr.eq(address),\n                V", "read.addr.eq(address[1:]),\n                V"),
+    ("Value.cast(held).eq(Value.cast(read.data)),", "Value.cast(held).eq(Value.cast(write.data)),"),
+    ids=["address", "data"],
+)
+def test_a_small_table_that_errs_is_caught(old, new):
+    bug = planted("lib.blockram", old, new)
+    proof = bounded(Latest(bug.ForwardedTable(2, DEPTH), lemmas=False), depth=8)
+    assert proof.status == "FAIL", proof.log
+
+
+@bugs(
+    "old, new",
     ("clash[0].eq(same.all())", "clash[0].eq(0)"),
     ("same.eq(Cat(self.write.valid, equal))", "same.eq(Cat(C(1, 1), equal))"),
     ("nibbles(address, written.address)", "nibbles(address[1:], written.address[1:])"),
@@ -64,12 +81,16 @@ def test_block_ram_that_errs_is_caught(old, new):
     ids=["none", "valid", "address", "late"],
 )
 def test_a_table_that_errs_is_caught(old, new):
-    bug = planted("lib.blockram", old, new)
+    bug = planted("lib.blockram", old, new, ram_style=lambda *_: "block")
     proof = bounded(Latest(bug.ForwardedTable(2, DEPTH), lemmas=False), depth=8)
     assert proof.status == "FAIL", proof.log
 
 
-@pytest.mark.parametrize("kind", (StepTable, OTHER_DEVICE.StepTable), ids=["this", "other"])
+@pytest.mark.parametrize(
+    "kind",
+    (StepTable, LARGE.StepTable, OTHER_DEVICE.StepTable),
+    ids=["small", "large", "other"],
+)
 def test_a_step_sees_the_changes_of_all_earlier_ones_on_any_device(kind):
     proof = induction(Steps(kind(2, DEPTH)), depth=Steps.DEPTH)
     assert proof.status == "PASS", proof.log

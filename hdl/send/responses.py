@@ -156,21 +156,25 @@ class ResponseRings(wiring.Component):
         m.submodules.answers = answers = Store(Answered(self.streams), depth=QUEUE)
         wiring.connect(m, answers.o, wiring.flipped(self.answered))
 
-        # A result of three cycles ago meets the state that it changes.
-        fresh, request, result = self.slots.payload, self.requests.payload, self.results.payload
-        changes = delayed(m, 3, self.results.valid, "changes")
+        # A result of three cycles ago meets the state that it changes. New slots change all tables
+        # in the same cycle, one after they came, so that no turn sees some of the old ones.
+        request, result = self.requests.payload, self.results.payload
+        coming = delayed(m, 2, self.results.valid, "coming")
+        changes = delayed(m, 1, coming, "changes")
         written = delayed(m, 3, result, "written")
-        before, sets, starts = delayed(m, 1, states.data[1], "before"), Signal(), Signal()
+        before, sets = delayed(m, 1, states.data[1], "before"), Signal()
+        opens, fresh = Signal(), delayed(m, 1, self.slots.payload, "fresh")
+        starts = opens & fresh.open
+        m.d.sync += opens.eq(sets)
         m.d.comb += [
-            self.slots.ready.eq(~changes),
+            self.slots.ready.eq(~coming),
             sets.eq(self.slots.valid & self.slots.ready),
             self.requests.ready.eq(~sets & self.wake.ready),
             self.wake.valid.eq(self.requests.valid & ~sets),
             self.wake.payload.eq(request.stream),
-            slots.write.valid.eq(sets),
+            slots.write.valid.eq(opens),
             slots.write.payload.address.eq(fresh.stream),
             *(slots.write.payload.data[name].eq(fresh[name]) for name, _ in ring),
-            starts.eq(sets & fresh.open),
             states.address[1].eq(Mux(self.waits, result.stream, self.look)),
             requested.address[1].eq(self.look),
             self.asked.eq(requested.data[1]),
@@ -179,7 +183,6 @@ class ResponseRings(wiring.Component):
             states.write.payload.data.next.eq(
                 Mux(changes, before.next + written.entries, fresh.msn)),
             states.write.payload.data.done.eq(Mux(changes, written.done, 0)),
-            self.room.eq(answers.half),
             answers.i.valid.eq(changes & written.entries.any()),
             answers.i.payload.stream.eq(written.stream),
             answers.i.payload.msn.eq(before.next),
@@ -188,9 +191,13 @@ class ResponseRings(wiring.Component):
 
         # The stream's turn comes later than its wake by more than this cycle.
         m.d.sync += [
-            requested.write.valid.eq(starts | (self.requests.valid & self.requests.ready)),
-            requested.write.payload.address.eq(Mux(sets, fresh.stream, request.stream)),
-            requested.write.payload.data.eq(Mux(sets, fresh.msn, request.following)),
+            requested.write.valid.eq(
+                (sets & self.slots.payload.open) | (self.requests.valid & self.requests.ready)),
+            requested.write.payload.address.eq(
+                Mux(sets, self.slots.payload.stream, request.stream)),
+            requested.write.payload.data.eq(Mux(sets, self.slots.payload.msn, request.following)),
+            # The results of six cycles fit in the other half.
+            self.room.eq(delayed(m, 1, answers.half, "half")),
         ]
         with m.If(~delayed(m, 2, self.waits, "waited")):  # then the host looks at the state
             m.d.sync += self.next.eq(states.data[1].next)

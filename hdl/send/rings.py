@@ -232,27 +232,29 @@ class RingReader(wiring.Component):
         coming, taken = delayed(m, 2, resulted, "coming"), delayed(m, 2, result, "taken")
         changes, written = delayed(m, 1, coming, "changes"), delayed(m, 1, taken, "written")
         before = delayed(m, 1, contexts.data[1], "before")
-        used, wider, sets, bells = Signal(8), Signal(8), Signal(), Signal()
+        used, wider, begins, sets, bells = Signal(8), Signal(8), Signal(), Signal(), Signal()
         fresh, bell = self.set.payload, self.doorbell.payload
         other = written.response  # the result is not that of this ring
         context = contexts.write.payload
         m.d.sync += [
             # With the message that stopped; two at least, so that another message may follow it.
             used.eq(Mux(taken.entries == MOST, MOST, taken.entries + 1 + ~taken.entries.any())),
-            # A new ring is written in a cycle in which no result is.
-            sets.eq(self.set.valid & ~sets & ~coming),
-            # The stream's turn comes later than its doorbell by more than this cycle.
-            producers.write.valid.eq(sets | (self.doorbell.valid & self.doorbell.ready)),
-            producers.write.payload.address.eq(Mux(sets, fresh.stream, bell.stream)),
-            producers.write.payload.data.eq(Mux(sets, 0, bell.producer)),
+            sets.eq(begins),
+            # The stream's turn comes later than its doorbell by more than this cycle. A new ring
+            # changes all tables in the same cycle, so that no turn sees some of the old one.
+            producers.write.valid.eq(begins | (self.doorbell.valid & self.doorbell.ready)),
+            producers.write.payload.address.eq(Mux(begins, fresh.stream, bell.stream)),
+            producers.write.payload.data.eq(Mux(begins, 0, bell.producer)),
         ]
         m.d.comb += [
+            # A new ring is written in a cycle in which no result is.
+            begins.eq(self.set.valid & ~sets & ~coming),
             wider.eq(Mux(before.window[7], MOST, before.window << 1)),
             # A new ring begins with index 0, so the doorbells of the former one do not count.
             self.set.ready.eq(sets),
             self.nudge.ready.eq(wakes.i.ready),
-            self.doorbell.ready.eq(~sets & wakes.i.ready & ~self.nudge.valid),
-            bells.eq(self.nudge.valid | (self.doorbell.valid & ~sets)),
+            self.doorbell.ready.eq(~begins & ~sets & wakes.i.ready & ~self.nudge.valid),
+            bells.eq(self.nudge.valid | (self.doorbell.valid & ~begins & ~sets)),
             wakes.i.valid.eq(bells),
             wakes.i.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
             contexts.write.valid.eq(changes | sets),
@@ -422,13 +424,14 @@ class RingReader(wiring.Component):
         """
         window = chosen.payload
         repeat, inside, fits = Signal(Repeat(self.streams)), Signal(), Signal()
+        slot = delayed(m, 1, self.slot, "slot")
         m.d.comb += [
             self.slot.eq(delayed(m, 3, self.repeats.payload.slot, "repeated")),
             fits.eq(found4.open & inside),
-            self.dropped.valid.eq(repeats & ~fits),
-            self.dropped.payload.eq(delayed(m, 1, self.slot, "slot")),
         ]
         m.d.sync += [
+            self.dropped.valid.eq(repeats & ~fits),
+            self.dropped.payload.eq(slot),
             repeat.eq(self.repeat),
             inside.eq(self.repeat.entries.any() & (self.repeat.entries <= 1 << found3.size)),
         ]
@@ -450,7 +453,7 @@ class RingReader(wiring.Component):
                 window.more.eq(0),
                 window.response.eq(repeat.response),
                 window.repeat.eq(1),
-                window.slot.eq(self.dropped.payload),
+                window.slot.eq(slot),
             ]
             with m.If(repeat.response):
                 if self.responses:

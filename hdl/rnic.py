@@ -518,7 +518,7 @@ class Rnic(wiring.Component):
             ports.append((1, chunks.o, self.sent_frames))
         for number, inside, port in ports:
             wiring.connect(m, inside, wiring.flipped(port))
-            m.d.comb += source.handed[number].eq(port.valid & port.ready & port.payload.beat.last)
+            m.d.sync += source.handed[number].eq(port.valid & port.ready & port.payload.beat.last)
 
     def _respond(self, m):
         """Adds the answers to Read Requests: from delivered messages to buffers for later ones."""

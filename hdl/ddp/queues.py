@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite, Response
 from ..lib.counts import CountTable
-from ..lib.stream import Stage, Store, counted, delayed
+from ..lib.stream import Skid, Stage, Store, counted, delayed
 from ..lib.table import table_write
 from ..spec.completion import Kind
 from .entry import CompletionEntry
@@ -280,8 +280,8 @@ class CompletionQueues(wiring.Component):
     begins at its first entry, with phase 1, and all its indices 0. Until then it is in
     ``host.restarting``, and takes no entry.
 
-    Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``; 8 from the response to
-    ``host.found``. Throughput: one completion every max(1, 256 / width) cycles, also of one queue,
+    Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``, and one more from ``sent``; 8 from
+    the response to ``host.found``. Throughput: one completion every max(1, 256 / width) cycles, also of one queue,
     if the response arrives within the time of ``config.outstanding`` completions. Reset: no queue
     may have an entry on the bus; the host has to write the settings of all queues. Errors: a
     response other than OKAY sets its queue's bit in ``host.failed``; from then on the queue's count
@@ -338,9 +338,14 @@ class CompletionQueues(wiring.Component):
         m.submodules.writer = writer = EntryWriter(config)
         m.submodules.answers = answers = Answers(config)
         m.submodules.restart = restart = Restart(queues_of(config))
+        # The writer lies near the bus's addresses, the answers near its responses.
+        m.d.sync += [
+            answers.begun.valid.eq(writer.begun.valid),
+            answers.begun.payload.eq(writer.begun.payload),
+        ]
         for source, sink in (
             (entries.o, writer.entries), (room.o, slots.i), (slots.o, writer.slots),
-            (writer.begun, answers.begun), (wiring.flipped(host.settings), room.settings),
+            (wiring.flipped(host.settings), room.settings),
             (wiring.flipped(host.doorbell), room.doorbell),
         ):
             wiring.connect(m, source, sink)
@@ -375,9 +380,10 @@ class CompletionQueues(wiring.Component):
             self.delivered.eq(answers.delivered),
             *(port.eq(look) for port, look in zip(answers.look, host.look, strict=True)),
             *(found.eq(port) for found, port in zip(host.found, answers.found, strict=True)),
-            self.busy.eq(entries.level.any() | ~writer.idle | restart.stopped.any()
-                         | (self.i.valid | self.overran.valid if config.receive else 0)),
         ]
+        m.d.sync += self.busy.eq(
+            entries.level.any() | ~writer.idle | restart.stopped.any()
+            | (self.i.valid | self.overran.valid if config.receive else 0))
         for one in (room.zero, answers.zero):
             m.d.comb += [one.valid.eq(restart.zero.valid), one.payload.eq(restart.zero.payload)]
         for name in ("aw", "w"):
@@ -428,7 +434,10 @@ class CompletionQueues(wiring.Component):
 
     def _sent(self, m, go, sends, room):
         """Takes completions of sent messages, and answers whether their queues had room."""
-        sent, asked = self.sent.entry, room.i.payload
+        # A register chooses between the two kinds, because the choice is wide.
+        m.submodules.sent_entry = skid = Skid(SentEntry(self.config))
+        wiring.connect(m, wiring.flipped(self.sent.entry), skid.i)
+        sent, asked = skid.o, room.i.payload
         entry = m.submodules.entries.i.payload
         m.d.comb += [
             sent.ready.eq(go),

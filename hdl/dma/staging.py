@@ -66,13 +66,13 @@ class Ended(data.StructLayout):
 
 class Written(data.StructLayout):
     """Octets for the ring: lane ``n`` of ``data`` is written where ``enable[n]`` is set, to ``row``
-    or, where ``above[n]`` is set, to the next row.
+    or, where ``above[n]`` is set, to the ``next`` row.
     """
 
     def __init__(self, shape):
         super().__init__({
-            "row": shape.row_bits, "data": shape.width, "above": shape.octets,
-            "enable": shape.octets})
+            "row": shape.row_bits, "next": shape.row_bits, "data": shape.width,
+            "above": shape.octets, "enable": shape.octets})
 
 
 class StagedHead(data.StructLayout):
@@ -182,10 +182,14 @@ class BeatPlacer(wiring.Component):
 
         # 3: the beat's row.
         row3, answer = Signal(shape.row_bits, reset_less=True), self.answered.payload
-        m.d.sync += row3.eq(delayed(m, 1, burst1.row, "row2") + beats2)
+        row4 = delayed(m, latency - 5, row3, "row")
+        m.d.sync += [
+            row3.eq(delayed(m, 1, burst1.row, "row2") + beats2),
+            self.write.payload.row.eq(row4),
+            self.write.payload.next.eq(row4 + 1),
+        ]
         m.d.comb += [
             self.write.valid.eq(valid[latency - 2]),
-            self.write.payload.row.eq(delayed(m, latency - 4, row3, "row")),
             self.answered.valid.eq(valid[answered - 1] & delayed(m, answered - 2, last2, "last")),
             answer.slot.eq(delayed(m, answered - 1, burst1.slot, "slot")),
             answer.epoch.eq(delayed(m, answered - 1, burst1.epoch, "epoch")),
@@ -301,11 +305,14 @@ class Staging(wiring.Component):
         counts = data.StructLayout({"bursts": 8, "failed": 8})
         m.submodules.waiting = waiting = BlockRam(self.held_shape, shape.segments)
         m.submodules.counted = counted = Store(counts, depth=shape.segments)
-        m.submodules.ends = ends = Store(Ended(shape), depth=shape.segments)
+        m.submodules.ended = store = Store(Ended(shape), depth=shape.segments)
+        # Its output is a register, because the block RAM that it addresses is wide.
+        m.submodules.ends = ends = Stage(Ended(shape))
         # The segment that leaves next: its slot, and the counts with which it is whole.
         m.submodules.first = first = Stage(data.StructLayout({
             "slot": shape.slot_bits, "counts": counts, "refused": 1}))
-        wiring.connect(m, wiring.flipped(self.ended), ends.i)
+        wiring.connect(m, wiring.flipped(self.ended), store.i)
+        wiring.connect(m, store.o, ends.i)
         answer, ended, before = self.answered.payload, first.o, counted.o.payload
         mine, at_first, now = self._counts(
             m, counts, answer.slot, self.held.payload.slot, ended.payload.slot)
@@ -385,12 +392,13 @@ class Staging(wiring.Component):
         ]
 
         # A row is read in each cycle; its header is put in two cycles later.
-        index, first = Signal(shape.row_bits), Signal(init=1)
+        row, following, first = Signal(shape.row_bits), Signal(shape.row_bits), Signal(init=1)
         # The rows from the next one on; the next row is the last one.
         rows, final = Signal(shape.row_bits + 1), Signal()
         left = Mux(first, one.rows, rows)
         last, step = Signal(), Signal()
         m.d.comb += [
+            row.eq(Mux(first, one.row, following)),
             last.eq(one.bad | Mux(first, one.single, final)),
             step.eq(queue.o.valid & (credits.ok | one.bad)),
             queue.o.ready.eq(step & last),
@@ -400,7 +408,7 @@ class Staging(wiring.Component):
         ]
         with m.If(step):
             m.d.sync += [
-                first.eq(last), index.eq(Mux(last, 0, index + 1)),
+                first.eq(last), following.eq(row + 1),
                 rows.eq(left - 1), final.eq(left == 2)]
         m.d.sync += [self.left.valid.eq(step & last), self.left.payload.eq(one.rows)]
 
@@ -413,7 +421,7 @@ class Staging(wiring.Component):
         m.d.sync += [
             beats.i.valid.eq(delayed(m, 2, step & ~one.bad, "row")),
             beats.i.payload.eq(delayed(m, 2, beat, "beat")),
-            beats.i.payload.data.eq(self._rows(m, one.row + index)),
+            beats.i.payload.data.eq(self._rows(m, row)),
         ]
         headers, masks = self._header(m, one, step, last)
         for k in range(octets):
@@ -443,7 +451,7 @@ class Staging(wiring.Component):
             m.submodules[f"lane{lane}"] = ram = BlockRam(8, self.shape.rows)
             m.d.comb += [
                 ram.write.valid.eq(self.write.valid & write.enable[lane]),
-                ram.write.payload.address.eq(write.row + write.above[lane]),
+                ram.write.payload.address.eq(Mux(write.above[lane], write.next, write.row)),
                 ram.write.payload.data.eq(write.data.word_select(lane, 8)),
                 ram.address[0].eq(row),
             ]

@@ -14,7 +14,7 @@ from ..ddp.leaving import SentBeat, SentRecord
 from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
-from ..lib.stream import Backlog, Beat, Stage, Store, delayed
+from ..lib.stream import Beat, Skid, Stage, Store, delayed
 from .intake import LlpSettings
 
 __all__ = ["FpduHead", "Framer"]
@@ -376,12 +376,14 @@ class Framer(wiring.Component):
             "data": self.width, "words": range(words + 1), "last": 1, "crc": 1}), depth=QUEUE)
         m.submodules.sums = sums = Store(32, depth=QUEUE)
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
-        m.submodules.known = of_packet = Backlog(known, depth=2 * QUEUE)
+        m.submodules.known = waiting = Store(known, depth=2 * QUEUE)
+        m.submodules.of_packet = of_packet = Skid(known)
         m.submodules.stage = stage = Stage(SentBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)
         wiring.connect(m, wiring.flipped(self.heads), prefix.heads)
         wiring.connect(m, wiring.flipped(self.i), prefix.i)
         wiring.connect(m, prefix.o, inserter.i)
+        wiring.connect(m, waiting.o, of_packet.i)
         wiring.connect(m, stage.o, wiring.flipped(self.o))
 
         # A beat begins only while the queue is sure to have room for it.
@@ -390,8 +392,10 @@ class Framer(wiring.Component):
             credits.take.eq(inserter.begun),
             credits.give.eq(queue.o.valid & queue.o.ready),
             inserter.go.eq(credits.ok),
-            of_packet.i.valid.eq(self.heads.valid & self.heads.ready),
-            *(of_packet.i.payload[name].eq(self.heads.payload[name]) for name in known.members),
+        ]
+        m.d.sync += [
+            waiting.i.valid.eq(self.heads.valid & self.heads.ready),
+            *(waiting.i.payload[name].eq(self.heads.payload[name]) for name in known.members),
         ]
 
         # The CRC covers all words before the last one, which takes the result. Only the last beat

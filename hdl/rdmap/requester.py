@@ -500,20 +500,22 @@ class ResponseCheck(wiring.Component):
         known = data.StructLayout({"count": range(2 * self.reads), "bounded": 1})
         m.submodules.sinks = sinks = BlockRam(Sink(), self.streams * self.reads)
         m.submodules.known = table = ForwardedTable(known, self.streams)
-        bits, expected = exact_log2(self.reads), self.expected.payload
+        bits = exact_log2(self.reads)
+        asks = delayed(m, 1, self.expected.valid, "asks")
+        expected = delayed(m, 1, self.expected.payload, "expected")
         some, bounded, sink = Signal(), Signal(), Signal(Sink(), reset_less=True)
         written, there = table.write, table.data[0]
         m.d.comb += [
             sinks.address[0].eq(Cat(count[:bits], number)),
-            sinks.write.valid.eq(self.expected.valid & expected.takes),
+            sinks.write.valid.eq(asks & expected.takes),
             sinks.write.payload.address.eq(Cat((expected.count - 1)[:bits], expected.stream)),
             sinks.write.payload.data.eq(expected.sink),
             table.address[0].eq(number),
             # A sink is written before a response can see that it was asked for.
-            written.valid.eq(delayed(m, 1, self.expected.valid, "asks")),
+            written.valid.eq(delayed(m, 1, asks, "asked")),
             written.payload.address.eq(delayed(m, 1, expected.stream, "asker")),
             written.payload.data.eq(
-                delayed(m, 1, Cat(expected.count, expected.bounded), "expected")),
+                delayed(m, 1, Cat(expected.count, expected.bounded), "count_of")),
         ]
         m.d.sync += [
             sink.eq(sinks.data[0]),

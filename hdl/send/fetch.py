@@ -117,27 +117,27 @@ class Fetch(wiring.Component):
         window, run, address = stage.o.payload, runs.o.payload, self.bus.ar.payload
         each = exact_log2(8 * ENTRY // self.width)  # beats of an entry, as a power of two
         # Entries for which there is room. A run comes two cycles after the one before it at the
-        # earliest, when ``room`` counts that.
+        # earliest, when ``may`` counts that.
         most = BEATS >> each
-        free, room, may, reads = Signal(range(most + 1), init=most), Signal(), Signal(), Signal()
+        free, may, reads = Signal(range(most + 1), init=most), Signal(), Signal()
         m.d.comb += [
             *(runs.i.payload[name].eq(window[name]) for name, _ in Span()),
             runs.i.valid.eq(stage.o.valid),
             stage.o.ready.eq(runs.i.ready),
-            may.eq(room & facts.half),
             self.bus.ar.valid.eq(runs.o.valid & may),
             address.addr.eq(run.at << exact_log2(ENTRY)),
             address.len.eq((run.count << each) - 1),
             runs.o.ready.eq(self.bus.ar.ready & may),
             reads.eq(self.bus.ar.valid & self.bus.ar.ready),
-            facts.i.valid.eq(reads & run.first),
-            *(facts.i.payload[name].eq(window[name]) for name, _ in _Facts(self.streams)),
             self.bus.r.ready.eq(1),
-            self.busy.eq(facts.o.valid | entries.busy),
+            self.busy.eq(facts.i.valid | facts.o.valid | entries.busy),
         ]
         m.d.sync += [
             free.eq(free - Mux(reads, run.count, 0) + entries.taken),
-            room.eq(free >= RUN),
+            may.eq((free >= RUN) & facts.half),
+            # Long before the first beat. One more than ``may`` knows of fits, too.
+            facts.i.valid.eq(reads & run.first),
+            *(facts.i.payload[name].eq(window[name]) for name, _ in _Facts(self.streams)),
             beats.i.valid.eq(self.bus.r.valid),
             beats.i.payload.data.eq(self.bus.r.payload.data),
             beats.i.payload.bad.eq(self.bus.r.payload.resp != Response.OKAY.value),

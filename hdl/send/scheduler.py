@@ -60,7 +60,7 @@ class Scheduler(wiring.Component):
         The end of a stream's turn. ``over``: octets that it sent beyond those of its turn;
         ``again``: it has more to send.
     busy : Out(1)
-        A stream waits for a turn, or has one; rises up to 4 cycles after a wake.
+        A stream waits for a turn, or has one; rises up to 5 cycles after a wake.
     """
 
     def __init__(self, streams, quantum):
@@ -145,9 +145,9 @@ class Scheduler(wiring.Component):
             overs.write.payload.data.eq(Mux(ready, self.ended.payload.over, 0)),
         ]
 
-        waiting = Signal(range(self.streams + 1))
-        counted(m, waiting, pushes, ends)
-        m.d.comb += self.busy.eq(waiting.any())
+        waiting, ended = Signal(range(self.streams + 1)), Signal()
+        counted(m, waiting, pushes, ended)
+        m.d.sync += [ended.eq(ends), self.busy.eq(waiting.any())]
 
         # A turn is read from the queue: all wakes until now are seen before it is offered.
         reads, under_way = Signal(), Signal(3)

@@ -233,11 +233,14 @@ class DataSource(wiring.Component):
         counted(m, messages, delayed(m, 1, segmenter.begins, "begins"), departure.ends)
         counted(m, fpdus, departure.leaves, self.handed[0])
         counted(m, frames, departure.leaves_chunk, self.handed[1])
+        # New input is seen in its cycle. The blocks are placed far apart.
+        inside = Signal()
+        m.d.sync += inside.eq(
+            repeats.busy | scheduler.busy | rings.reading | messages.any() | fpdus.any()
+            | frames.any() | handover.busy | sent.busy | closed.o.valid | shares
+            | (segmenter.reading if self.config.reader else 0))
         m.d.comb += self.busy.eq(
-            self.doorbell.valid | self.limits.valid | self.released.valid | repeats.busy
-            | scheduler.busy | rings.reading | messages.any() | fpdus.any() | frames.any()
-            | handover.busy | sent.busy | closed.o.valid | shares
-            | (segmenter.reading if self.config.reader else 0)
+            self.doorbell.valid | self.limits.valid | self.released.valid | inside
             | (self.requests.valid if self.config.responder else 0))
         self._fence(m, check, dma)
         return m

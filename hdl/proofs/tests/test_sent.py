@@ -26,7 +26,7 @@ def test_completions_are_reached():
 @bugs(
     "old, new",
     ("Cat(now.silent, failed, ~failed)", "Cat(C(0, 1), failed, ~failed)"),
-    ("Mux(latest == done, reported, 0)", "reported"),
+    ("latest == done for latest", "C(1, 1) for latest"),
     ("with m.If(~came & ~freed):", "with m.If(~freed):"),
     ("listed.eq(~now.listed & _reported(becomes).any())", "listed.eq(_reported(becomes).any())"),
     ("Mux(owes[0], found.good, ", "Mux(owes[0], found.index, "),

@@ -281,9 +281,10 @@ class CompletionQueues(wiring.Component):
     ``host.restarting``, and takes no entry.
 
     Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``, and one more from ``sent``; 8 from
-    the response to ``host.found``. Throughput: one completion every max(1, 256 / width) cycles, also of one queue,
-    if the response arrives within the time of ``config.outstanding`` completions. Reset: no queue
-    may have an entry on the bus; the host has to write the settings of all queues. Errors: a
+    the response to ``host.found``. Throughput: one completion every max(1, 256 / width) cycles,
+    also of one queue, if the response arrives within the time of ``config.outstanding``
+    completions. Reset: no queue may have an entry on the bus; the host has to write the settings of
+    all queues. Errors: a
     response other than OKAY sets its queue's bit in ``host.failed``; from then on the queue's count
     stays, until the queue restarts.
 

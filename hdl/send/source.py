@@ -229,21 +229,30 @@ class DataSource(wiring.Component):
         if self.config.reader:
             self._bound_reads(m, ~self.limits.valid & ~closed.o.valid)
         m.d.comb += handover.handed.eq(self.handed)
+        self._busy(m, shares)
+        self._fence(m, check, dma)
+        return m
+
+    def _busy(self, m, shares):
+        """Reports whether anything is under way; ``shares``: credit of associations is changed.
+
+        What the host writes is seen in its cycle. The other blocks are placed far apart, so their
+        status is registered first.
+        """
+        segmenter, departure = self.segmenter, self.departure
         messages, fpdus, frames = Signal(8), Signal(8), Signal(8)
         counted(m, messages, delayed(m, 1, segmenter.begins, "begins"), departure.ends)
         counted(m, fpdus, departure.leaves, self.handed[0])
         counted(m, frames, departure.leaves_chunk, self.handed[1])
-        # New input is seen in its cycle. The blocks are placed far apart.
         inside = Signal()
         m.d.sync += inside.eq(
-            repeats.busy | scheduler.busy | rings.reading | messages.any() | fpdus.any()
-            | frames.any() | handover.busy | sent.busy | closed.o.valid | shares
-            | (segmenter.reading if self.config.reader else 0))
+            m.submodules.scheduler.busy | m.submodules.rings.reading | messages.any() | fpdus.any()
+            | frames.any() | m.submodules.handover.busy | self.sent.busy
+            | m.submodules.closed.o.valid | (segmenter.reading if self.config.reader else 0))
         m.d.comb += self.busy.eq(
-            self.doorbell.valid | self.limits.valid | self.released.valid | inside
+            self.doorbell.valid | self.limits.valid | self.released.valid
+            | self.repeats.busy | shares | inside
             | (self.requests.valid if self.config.responder else 0))
-        self._fence(m, check, dma)
-        return m
 
     def _share(self, m):
         """Connects the credit of associations.

@@ -254,7 +254,8 @@ def test_it_fails_if_messages_end_when_they_have_left(
     assert [*map(len, peer.sends)] == [*map(len, sends)]
     assert peer.writes.keys() == writes.keys()
     wrong = [octets for to, octets in peer.writes.items() if octets != writes[to]]
-    assert wrong and all(JUNK in octets for octets in wrong)
+    # Of a single octet, a later message may stand in the buffer by then.
+    assert wrong and all(JUNK in octets for octets in wrong if len(octets) > 1)
 
 
 @with_loss((64, False, 0.2), (64, True, 0.2))

@@ -284,9 +284,8 @@ class CompletionQueues(wiring.Component):
     the response to ``host.found``. Throughput: one completion every max(1, 256 / width) cycles,
     also of one queue, if the response arrives within the time of ``config.outstanding``
     completions. Reset: no queue may have an entry on the bus; the host has to write the settings of
-    all queues. Errors: a
-    response other than OKAY sets its queue's bit in ``host.failed``; from then on the queue's count
-    stays, until the queue restarts.
+    all queues. Errors: a response other than OKAY sets its queue's bit in ``host.failed``; from
+    then on the queue's count stays, until the queue restarts.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import Response
 from ..lib.blockram import BlockRam
 from ..lib.credits import Credits
-from ..lib.stream import Beat, Skid, Stage, Store, any_of, delayed
+from ..lib.stream import Beat, Queue, Skid, Stage, Store, any_of, delayed
 from .jobs import LENGTH_BITS
 from .rotate import Lanes, Rotate
 
@@ -305,19 +305,18 @@ class Staging(wiring.Component):
         counts = data.StructLayout({"bursts": 8, "failed": 8})
         m.submodules.waiting = waiting = BlockRam(self.held_shape, shape.segments)
         m.submodules.counted = counted = Store(counts, depth=shape.segments)
-        m.submodules.ended = store = Store(Ended(shape), depth=shape.segments)
-        # Its output is a register, because the block RAM that it addresses is wide.
-        m.submodules.ends = ends = Stage(Ended(shape))
+        # The output of this queue is a register, because the block RAM that it addresses is wide.
+        m.submodules.ends = ends = Queue(Ended(shape), depth=shape.segments)
         # The segment that leaves next: its slot, and the counts with which it is whole.
         m.submodules.first = first = Stage(data.StructLayout({
             "slot": shape.slot_bits, "counts": counts, "refused": 1}))
-        wiring.connect(m, wiring.flipped(self.ended), store.i)
-        wiring.connect(m, store.o, ends.i)
         answer, ended, before = self.answered.payload, first.o, counted.o.payload
         mine, at_first, now = self._counts(
             m, counts, answer.slot, self.held.payload.slot, ended.payload.slot)
         whole, failed, joins = Signal(), Signal(), Signal()
         m.d.comb += [
+            ends.i.valid.eq(self.ended.valid),
+            ends.i.payload.eq(self.ended.payload),
             waiting.write.valid.eq(self.held.valid),
             waiting.write.payload.address.eq(self.held.payload.slot),
             waiting.write.payload.data.eq(self.held.payload),

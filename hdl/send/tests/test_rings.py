@@ -39,4 +39,13 @@ def test_a_turn_beside_a_new_ring_reads_no_entry(delay):
             read = ctx.get(dut.bus.ar.valid) and ctx.get(dut.bus.ar.payload.addr) >> 6
             assert read < NEW
 
+        # A doorbell for the new ring: its entry is read.
+        ctx.set(dut.set.valid, 0)
+        await give(ctx, dut.doorbell, {"stream": STREAM, "producer": 1})
+        await ctx.tick().repeat(4)
+        ctx.set(dut.bus.ar.ready, 1)
+        await give(ctx, dut.turn, {"stream": STREAM, "octets": 1000})
+        while not (ctx.get(dut.bus.ar.valid) and ctx.get(dut.bus.ar.payload.addr) == NEW << 6):
+            await ctx.tick()
+
     simulate(dut, testbench)

@@ -214,7 +214,7 @@ class Delivery(wiring.Component):
     completion is written, once, in the order of ``records``, or dropped, if its queue has no room
     (see :class:`~.queues.CompletionQueues`). Nothing waits for a queue.
 
-    Latency: 24 cycles from the last ``done`` to ``bus.w``, 26 to ``bus.aw``.
+    Latency: 25 cycles from the last ``done`` to ``bus.w``, 27 to ``bus.aw``.
     Throughput: one completion every max(1, 256 / width) cycles; one ``done`` per cycle.
     Reset: empty; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
 from ..lib.credits import Credits
-from ..lib.stream import Stage, Store
+from ..lib.stream import Skid, Stage, Store
 from ..spec import completion
 from .entry import CompletionEntry
 from .room import EntrySlot, queues_of
@@ -21,7 +21,7 @@ HALF = 30
 class EntryWriter(wiring.Component):
     """Writes each entry to its slot, as one burst of its 32 octets.
 
-    Latency: 3 cycles from ``entries`` to ``bus.w``, 5 to ``bus.aw``. Throughput: one entry every
+    Latency: 4 cycles from ``entries`` to ``bus.w``, 6 to ``bus.aw``. Throughput: one entry every
     max(1, 256 / width) cycles, if the response arrives within the time of ``config.outstanding``
     entries; an entry that is not written takes one cycle. Reset: empty. Errors: none.
 
@@ -42,7 +42,7 @@ class EntryWriter(wiring.Component):
     answered : In(1)
         The bus has responded for an entry.
     idle : Out(1)
-        The bus has responded for every entry that was begun.
+        No entry waits here, and the bus has responded for each that was begun.
     """
 
     def __init__(self, config):
@@ -69,26 +69,32 @@ class EntryWriter(wiring.Component):
         m.submodules.aw_stage = aw_stage = Stage(64)
         m.submodules.credits = credits = Credits(self.config.outstanding)
 
-        entry, slot = self.entries.payload.as_value(), self.slots.payload
+        # No ready signal leads from the credits to the queues of entries and slots.
+        pair = data.StructLayout({"entry": CompletionEntry(), "slot": EntrySlot(self.config)})
+        m.submodules.pair = skid = Skid(pair)
+        entry, slot = skid.o.payload.entry.as_value(), skid.o.payload.slot
         phase = next(field for field in completion.FIELDS if field.name == "phase")
         phase_bit = (8 * phase.octet + phase.bit) % bits
-        there, step, issue, drops = Signal(), Signal(), Signal(), Signal()
+        step, issue, drops = Signal(), Signal(), Signal()
         first, last = Signal(init=1), Signal(init=beats == 1)
         index = Signal(range(beats))
         m.d.comb += [
-            there.eq(self.entries.valid & self.slots.valid),
-            drops.eq(there & ~slot.written),
-            step.eq(there & slot.written & (credits.ok | ~first)),
+            skid.i.valid.eq(self.entries.valid & self.slots.valid),
+            skid.i.payload.entry.eq(self.entries.payload),
+            skid.i.payload.slot.eq(self.slots.payload),
+            self.entries.ready.eq(self.slots.valid & skid.i.ready),
+            self.slots.ready.eq(self.entries.valid & skid.i.ready),
+            drops.eq(skid.o.valid & ~slot.written),
+            step.eq(skid.o.valid & slot.written & (credits.ok | ~first)),
             issue.eq(step & first),
-            self.entries.ready.eq((step & last) | drops),
-            self.slots.ready.eq((step & last) | drops),
+            skid.o.ready.eq((step & last) | drops),
             self.begun.valid.eq(issue),
             self.begun.payload.eq(slot.queue),
             # At most half of a queue's capacity is on the way when it is last seen half free.
             credits.open.eq(w_queue.half & aw_queue.half),
             credits.take.eq(issue),
             credits.give.eq(self.answered),
-            self.idle.eq(credits.idle),
+            self.idle.eq(credits.idle & ~skid.o.valid),
         ]
         if beats > 1:
             with m.If(step):

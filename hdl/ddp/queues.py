@@ -280,7 +280,7 @@ class CompletionQueues(wiring.Component):
     begins at its first entry, with phase 1, and all its indices 0. Until then it is in
     ``host.restarting``, and takes no entry.
 
-    Latency: 10 cycles from ``i`` to ``bus.w``, 12 to ``bus.aw``, and one more from ``sent``; 8 from
+    Latency: 11 cycles from ``i`` to ``bus.w``, 13 to ``bus.aw``, and one more from ``sent``; 8 from
     the response to ``host.found``. Throughput: one completion every max(1, 256 / width) cycles,
     also of one queue, if the response arrives within the time of ``config.outstanding``
     completions. Reset: no queue may have an entry on the bus; the host has to write the settings of

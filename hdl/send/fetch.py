@@ -89,7 +89,7 @@ class Fetch(wiring.Component):
     fail : Out(stream.Signature(range(streams)))
         An entry of the stream could not be read. Once for each window at most.
     busy : Out(1)
-        Entries are being read.
+        Entries were being read one cycle ago.
     """
 
     def __init__(self, width, streams):
@@ -130,9 +130,9 @@ class Fetch(wiring.Component):
             runs.o.ready.eq(self.bus.ar.ready & may),
             reads.eq(self.bus.ar.valid & self.bus.ar.ready),
             self.bus.r.ready.eq(1),
-            self.busy.eq(facts.i.valid | facts.o.valid | entries.busy),
         ]
         m.d.sync += [
+            self.busy.eq(facts.i.valid | facts.o.valid | entries.busy),
             free.eq(free - Mux(reads, run.count, 0) + entries.taken),
             may.eq((free >= RUN) & facts.half),
             # Long before the first beat. One more than ``may`` knows of fits, too.

@@ -570,7 +570,8 @@ class Cutter(wiring.Component):
             return C(0)
         m.submodules.slots = slots = self.slots
         m.submodules.sinks_ = sinks = Store(Sink(), depth=QUEUE)
-        wiring.connect(m, wiring.flipped(self.sinks), sinks.i)
+        # A sink comes with its message, which takes longer.
+        m.d.sync += [sinks.i.valid.eq(self.sinks.valid), sinks.i.payload.eq(self.sinks.payload)]
         for name in ("ords", "cleared", "stopped", "freed"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(slots, name))
         for name in ("expected", "wake"):
@@ -758,7 +759,7 @@ class Segmenter(wiring.Component):
     pieces do not add up to the length, or there is no MULPDU. All further segments of the message
     are refused too.
 
-    Latency: 10 cycles from a message's first entry to its first segment; 1 from ``reserved`` to a
+    Latency: 11 cycles from a message's first entry to its first segment; 1 from ``reserved`` to a
     part that was cut before. Throughput: one segment in 2 cycles, one part in 2 cycles. Reset:
     empty; MSNs and MULPDUs stay. Errors: ``refused``.
 

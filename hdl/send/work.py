@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.stream import Skid
+from ..lib.stream import Skid, Stage
 from ..rdmap import read_request
 from ..rdmap.requester import Sink
 from ..spec.sctp import MOST_PRIVATE
@@ -149,6 +149,24 @@ class _Step(data.StructLayout):
         super().__init__({"stores": 1, "plain": 1, "one": 1, "alone": 1})
 
 
+class _Compared(data.StructLayout):
+    """An entry, and what its fields say for the case that it is the first one of a message.
+
+    Members
+    -------
+    work : WorkEntry(streams)
+    valid : 1
+        A message of this kind can have such a Queue Number, length, number of pieces and flags.
+    fits : 1
+        Its entries are as many as its pieces, or its octets inline, need.
+    beyond : 1
+        They are more than were read for the turn.
+    """
+
+    def __init__(self, streams):
+        super().__init__({"work": WorkEntry(streams), "valid": 1, "fits": 1, "beyond": 1})
+
+
 class _Judged(data.StructLayout):
     """An entry, and the decisions for the case that it is the first one of a message.
 
@@ -182,7 +200,7 @@ class WorkReader(wiring.Component):
     Request, inline. If a message has more entries than were read for the turn, the others are
     dropped, and the turn ends.
 
-    Latency: 1 cycle to ``messages``, ``pieces`` and ``inline``. Throughput: one piece per cycle,
+    Latency: 2 cycles to ``messages``, ``pieces`` and ``inline``. Throughput: one piece per cycle,
     and one entry per cycle with no more than one piece. Reset: the next entry begins a message.
     Errors: ``refused``.
 
@@ -223,13 +241,18 @@ class WorkReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Skid(_Judged(self.streams))
+        m.submodules.compared = compared = Skid(_Compared(self.streams))
+        m.submodules.stage = stage = Stage(_Judged(self.streams))
         m.d.comb += [
-            stage.i.valid.eq(self.i.valid),
-            self.i.ready.eq(stage.i.ready),
-            stage.i.payload.work.eq(self.i.payload),
+            compared.i.valid.eq(self.i.valid),
+            self.i.ready.eq(compared.i.ready),
+            compared.i.payload.work.eq(self.i.payload),
+            stage.i.valid.eq(compared.o.valid),
+            compared.o.ready.eq(stage.i.ready),
+            stage.i.payload.work.eq(compared.o.payload.work),
         ]
-        self._judge(m, stage.i.payload)
+        self._compare(m, compared.i.payload)
+        self._judge(m, compared.o.payload, stage.i.payload)
         judged, now = stage.o.payload, stage.o.payload.work
         entry = now.entry
         head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
@@ -320,31 +343,39 @@ class WorkReader(wiring.Component):
         ]
         return m
 
-    def _judge(self, m, judged):
-        """Decides about an entry, for the case that it is the first one of a message."""
-        entry = judged.work.entry
+    def _compare(self, m, compared):
+        """Compares the fields of an entry, for the case that it is the first one of a message."""
+        entry = compared.work.entry
         head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
         sink = _fields(entry.word_select(FIRST_SLOT, 8 * PIECE_OCTETS), PIECE)
         inline = (head["flags"] & Flag.INLINE).any()
         read = (head["kind"] == Kind.READ) & self.receive
-        # The pieces, or the octets that have half of the first entry, say how many entries there
-        # are. Octets inline have fewer than 2**13, in the entries of half of the inline memory.
-        fits = Mux(
-            inline,
-            ((head["length"][:13] + 95) >> 6 == head["entries"]) & ~head["length"][13:].any(),
-            (head["pieces"] + 5) >> 2 == head["entries"])
         untagged = head["kind"] == Kind.UNTAGGED
         control = (head["kind"] == Kind.CONTROL) & (head["length"] <= MOST_PRIVATE) & self.sctp
-        wrong, beyond = Signal(), Signal()
         m.d.comb += [
-            beyond.eq(head["entries"] > judged.work.rest),
-            wrong.eq(
-                ~((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
-                  | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
-                | ~fits
-                # All entries of a message that is repeated were read, if they are still the same.
-                | (judged.work.turn.repeat & beyond)
-                | (inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
+            compared.valid.eq(
+                ((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
+                 | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
+                & ~(inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
+            # The pieces, or the octets that have half of the first entry, say how many entries
+            # there are. Octets inline are fewer than 2**13: half of the inline memory.
+            compared.fits.eq(Mux(
+                inline,
+                ((head["length"][:13] + 95) >> 6 == head["entries"]) & ~head["length"][13:].any(),
+                (head["pieces"] + 5) >> 2 == head["entries"])),
+            compared.beyond.eq(head["entries"] > compared.work.rest),
+        ]
+
+    def _judge(self, m, compared, judged):
+        """Decides about an entry, for the case that it is the first one of a message."""
+        head = {name: Value.cast(value)
+                for name, value in _fields(judged.work.entry, MESSAGE).items()}
+        inline = (head["flags"] & Flag.INLINE).any()
+        read = (head["kind"] == Kind.READ) & self.receive
+        wrong, beyond = Signal(), compared.beyond
+        m.d.comb += [
+            # All entries of a message that is repeated were read, if they are still the same.
+            wrong.eq(~compared.valid | ~compared.fits | (judged.work.turn.repeat & beyond)),
             judged.partial.eq(~wrong & beyond),
             judged.bad.eq(wrong | beyond),
             # A wrong message ends with the entries that are dropped as its own. If it had none,

@@ -326,8 +326,8 @@ def test_a_completion_each_few_cycles(width):
 def test_latency_is_what_the_docstring_says(width):
     outcome = check(width, [Message(20)])
     assert outcome.recorded[0] + 10 < outcome.retired[-1]
-    assert outcome.shown[0] - outcome.retired[-1] == 24
-    assert outcome.addressed[0] - outcome.retired[-1] == 26
+    assert outcome.shown[0] - outcome.retired[-1] == 25
+    assert outcome.addressed[0] - outcome.retired[-1] == 27
 
 
 @pytest.mark.parametrize("width", NARROW)

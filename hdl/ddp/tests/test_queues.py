@@ -13,7 +13,7 @@ from ddp_rnic.hdl.spec.completion import Kind, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 MODULUS = 1 << 16
-LATENCY = {"w": 10, "aw": 12}
+LATENCY = {"w": 11, "aw": 13}
 
 
 def config_of(width, **options):

@@ -281,7 +281,7 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
     assert [stream for stream, _ in ends] == [2, 3, 4, 5, 7]
     assert all(cycle > handed for (_, cycle), handed in zip(
         ends, (9, 9, 14, 14, 14), strict=True))
-    assert ends[0][1] <= 9 + 3 and ends[2][1] <= 14 + 3
+    assert ends[0][1] <= 9 + 4 and ends[2][1] <= 14 + 4
 
 
 def ends_of(module, count=60):
@@ -305,7 +305,7 @@ def ends_of(module, count=60):
                 },
             )
             ctx.set(dut.o.ready, cycle > count + 10)
-            if cycle == 3 * count:
+            if cycle == 4 * count:
                 return
 
     simulate(dut, run)

@@ -274,7 +274,7 @@ def test_a_message_ends_after_its_last_fpdu_and_those_before():
                     "stream": 7 - len(passed), "entries": entries.pop(0),
                     "status": statuses.pop(0)}})
             ctx.set(dut.handed, cycle in handed)
-            if cycle == 20:
+            if cycle == 30:
                 return
 
     simulate(dut, run)

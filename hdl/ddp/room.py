@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.blockram import ForwardedTable
 from ..lib.counts import CountTable
-from ..lib.stream import delayed
+from ..lib.stream import copies, delayed
 from ..lib.table import Table, table_write
 from .state import ErrorState
 
@@ -254,14 +254,15 @@ class QueueRoom(wiring.Component):
             allowed.eq(entry.enable & ~stopped),
         ]
         free, ended = Signal(), C(0)
-        last = delayed(m, self.LATENCY - 2, came_2, "came_2")
-        judges = valid[-1] & ~last.clear
+        soon = delayed(m, self.LATENCY - 3, came_2, "came_2")
+        last = delayed(m, 1, soon, "last")
+        judges, issues = copies(m, valid[-2] & ~soon.clear, 2, name="judges")
         if config.receive:
             ended = self._end(m, came_2, last, queue, valid[-1], free)
         slot = self.o.payload
         m.d.comb += [
             free.eq(room & allowed),
-            self.issued.eq(judges & free & ~ended),
+            self.issued.eq(issues & free & ~ended),
             self.queue.eq(delayed(m, 3, queue_3, "queue_3")),
             counts.add.eq(self.issued),
             self.o.valid.eq(judges),

@@ -106,8 +106,8 @@ class Completed(Harness):
 
     def rules(self, m):
         dut, entry = self.dut, self.dut.host.entry
-        # An answer, and a queue that has room, count two cycles later.
-        written = data.StructLayout({"valid": 1, "payload": 1})(self.inside["written_1"])
+        # An answer, and a queue that has room, count three cycles later.
+        written = data.StructLayout({"valid": 1, "payload": 1})(self.inside["written_2"])
         given = self.inside["given__valid"], self.inside["given__payload"]
         stream = self.stream = self.any(1, name="stream", constant=True)
         accounts, due = (self.inside.component(name) for name in ("accounts", "due"))

@@ -190,6 +190,8 @@ class ReadSlots(wiring.Component):
         m.submodules.takes = takes = Store(Taken(self.streams), depth=4)
         m.submodules.wakes = wakes = Store(range(self.streams), depth=QUEUE)
         m.submodules.turns = turns = Store(_Room(self.reads), depth=QUEUE)
+        m.submodules.turn = turn = Stage(_Room(self.reads))
+        wiring.connect(m, turns.o, turn.i)
         wiring.connect(m, wakes.o, wiring.flipped(self.wake))
         wiring.connect(m, wiring.flipped(self.taken), takes.i)
 
@@ -232,8 +234,8 @@ class ReadSlots(wiring.Component):
         m.d.comb += [
             accounts.address[0].eq(self.look.payload),
             turns.i.valid.eq(came[2]),
-            turns.o.ready.eq(self.begins),
-            self.room.eq(turns.o.payload),
+            turn.o.ready.eq(self.begins),
+            self.room.eq(turn.o.payload),
             self.reading.eq(clears | stops | takes.o.valid | self.freed.valid | wakes.o.valid
                          | delayed(m, 1, step.valid, "began") | accounts.steps),
         ]

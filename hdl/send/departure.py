@@ -150,7 +150,7 @@ class Departure(wiring.Component):
         Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
         of a message that failed and has no entry.
     room : In(1)
-        There is room for two of these, of ``closed`` and of ``refunds``.
+        There was room for four of these, of ``closed`` and of ``refunds``, one cycle ago.
     closed : Out(stream.Signature(range(streams), always_ready=True))
         A stream whose sending half has failed.
     leaves, leaves_chunk, dropped, ends : Out(1)

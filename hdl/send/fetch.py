@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..bus.axi import AxiRead, Response
-from ..lib.stream import Backlog, Skid, Store, copies
+from ..lib.stream import Backlog, Skid, Store, copies, delayed
 from ..spec.send import ENTRY
 from .repeats import SLOT_BITS
 from .runs import RUN, Runs, Span
@@ -133,7 +133,7 @@ class Fetch(wiring.Component):
         ]
         m.d.sync += [
             self.busy.eq(facts.i.valid | facts.o.valid | entries.busy),
-            free.eq(free - Mux(reads, run.count, 0) + entries.taken),
+            free.eq(free - Mux(reads, run.count, 0) + delayed(m, 1, entries.taken, "taken")),
             may.eq((free >= RUN) & facts.half),
             # Long before the first beat. One more than ``may`` knows of fits, too.
             facts.i.valid.eq(reads & run.first),

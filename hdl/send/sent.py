@@ -261,7 +261,7 @@ class SentCompletions(wiring.Component):
             m.d.sync += eighths.eq(eighths.rotate_left(1))
             with m.If(sweeps):
                 m.d.sync += [swept.eq(swept + 1), left.eq(left - 1), sweeping.eq(left != 1)]
-        given = self._unblock(m, blocked, left, sweeping)
+        coming = self._unblock(m, blocked, left, sweeping)
         # The step begins one cycle after the choice, and ends in this one. A name with _4 is the
         # value of 4 cycles ago.
         op_4, number_4 = delayed(m, 4, op, "op"), delayed(m, 4, number, "number")
@@ -309,22 +309,24 @@ class SentCompletions(wiring.Component):
                     becomes.parked.eq(now.parked & waits),
                 ]
         m.d.sync += [ended.eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
-        reporting = self._report(m, accounts, due, blocked, given, finish, reported, done)
+        reporting = self._report(m, accounts, due, blocked, coming, finish, reported, done)
         m.d.comb += self.busy.eq(
             self.i.valid | self.released.valid | under_way.any() | due.i.valid | sweeping
             | due.o.valid | reporting)
         return m
 
     def _unblock(self, m, blocked, left, sweeping):
-        """Starts a sweep when a blocked queue has room; returns the queue that may have room."""
+        """Starts a sweep when a blocked queue has room; returns, one cycle earlier, whether a queue
+        may have room, and which.
+        """
         given = stream.Signature(range(len(blocked)), always_ready=True).create(path=("given",))
-        came = delayed(m, 1, Cat(self.host.freed.valid, self.host.freed.payload), "freed")
-        m.d.sync += Cat(given.valid, given.payload).eq(came)
+        coming = delayed(m, 2, Cat(self.host.freed.valid, self.host.freed.payload), "freed")
+        m.d.sync += Cat(given.valid, given.payload).eq(coming)
         with m.If(given.valid):
             m.d.sync += blocked.bit_select(given.payload, 1).eq(0)
             with m.If(blocked.bit_select(given.payload, 1)):
                 m.d.sync += [left.eq(self.config.streams), sweeping.eq(1)]
-        return given
+        return coming
 
     def _end(self, m, now, becomes, message):
         """Adds a message to an account."""
@@ -362,16 +364,17 @@ class SentCompletions(wiring.Component):
                 becomes.owes[0].eq(now.owes[0] | reports),
             ]
 
-    def _report(self, m, accounts, due, blocked, given, finish, reported, done):
+    def _report(self, m, accounts, due, blocked, coming, finish, reported, done):
         """Adds the reporter, which asks for room for one completion after the other.
 
         Returns whether it is at work.
         """
         host, entry, finished = self.host, self.host.entry.payload, finish.payload
-        written = delayed(m, 2, Cat(host.written.valid, host.written.payload), "written")
+        # The answer for an entry takes as long as the news of room, so that neither is missed.
+        written = delayed(m, 3, Cat(host.written.valid, host.written.payload), "written")
         found, looked, came = accounts.data[0], Signal(), Signal()
         owes = _reported(found)
-        freed = given.valid & (given.payload == entry.queue)
+        freed = delayed(m, 1, coming[0] & (coming[1:] == entry.queue), "freed_queue")
         m.d.comb += [
             accounts.address[0].eq(finished),
             entry.stream.eq(finished),

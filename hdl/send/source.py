@@ -18,7 +18,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
-from ..lib.stream import Store, counted, delayed
+from ..lib.stream import Skid, Store, counted, delayed
 from ..spec.send import READS
 from .associations import AssociationLimit
 from .checks import PartCheck
@@ -153,7 +153,9 @@ class DataSource(wiring.Component):
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
         m.submodules.repeats = repeats = self.repeats
-        m.submodules.closed = closed = Store(range(self.config.streams), depth=4)
+        m.submodules.closed = closed = Store(range(self.config.streams), depth=8)
+        # The registers of the host lie far from here.
+        m.submodules.releases = releases = Skid(self.released.payload.shape())
         begun = Signal()  # the departure has taken the new ring
         wiring.connect(m, departure.closed, closed.i)
         self._join(m, rings, dma)
@@ -183,8 +185,9 @@ class DataSource(wiring.Component):
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
             ("opens", segmenter.opens), ("doorbell", rings.doorbell), ("bind", sent.bind),
-            ("released", sent.released), ("repeat", repeats.i)):
+            ("released", releases.i), ("repeat", repeats.i)):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
+        wiring.connect(m, releases.o, sent.released)
         if self.config.responder:
             for name in ("slots", "requests", "answered"):
                 wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
@@ -223,7 +226,7 @@ class DataSource(wiring.Component):
             closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
         ]
         shares, room = self._share(m) if self.config.senders else (C(0), C(1))
-        m.d.comb += departure.room.eq(handover.half & closed.half & room)
+        m.d.sync += departure.room.eq(handover.half & closed.half & room)
         with m.If(self.ring.valid):
             m.d.sync += begun.eq(Mux(begun, ~rings.set.ready, departure.begin.ready))
         if self.config.reader:
@@ -244,11 +247,11 @@ class DataSource(wiring.Component):
         counted(m, messages, delayed(m, 1, segmenter.begins, "begins"), departure.ends)
         counted(m, fpdus, departure.leaves, self.handed[0])
         counted(m, frames, departure.leaves_chunk, self.handed[1])
-        inside = Signal()
-        m.d.sync += inside.eq(
-            m.submodules.scheduler.busy | m.submodules.rings.reading | messages.any() | fpdus.any()
-            | frames.any() | m.submodules.handover.busy | self.sent.busy
-            | m.submodules.closed.o.valid | (segmenter.reading if self.config.reader else 0))
+        blocks = [
+            m.submodules.scheduler.busy, m.submodules.rings.reading, messages.any(), fpdus.any(),
+            frames.any(), m.submodules.handover.busy, self.sent.busy, m.submodules.closed.o.valid,
+            m.submodules.releases.o.valid, *([segmenter.reading] if self.config.reader else ())]
+        inside = delayed(m, 1, delayed(m, 1, Cat(blocks), "of_blocks").any(), "inside")
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | self.released.valid
             | self.repeats.busy | shares | inside

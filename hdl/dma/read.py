@@ -462,9 +462,6 @@ class Reservation(wiring.Component):
             self.held.payload.rows.eq(rows),
             self.held.payload.single.eq(rows == 1),
             self.held.payload.slot.eq(slot),
-            places.i.valid.eq(grants),
-            places.i.payload.octet.eq(Cat(C(0, shape.lane), row) + segment.lead),
-            places.i.payload.slot.eq(slot),
         ]
         with m.If(~waits | grants):
             m.d.sync += [
@@ -475,6 +472,10 @@ class Reservation(wiring.Component):
         with m.If(grants):
             m.d.sync += [row.eq(row + rows), slot.eq(slot + 1)]
         m.d.sync += [
+            # The first piece of the segment comes later.
+            places.i.valid.eq(grants),
+            places.i.payload.octet.eq(Cat(C(0, shape.lane), row) + segment.lead),
+            places.i.payload.slot.eq(slot),
             # Free rows and slots only become more while a segment waits.
             fits.eq(waits & ~grants & (rows <= free) & slots.soon),
             free.eq(free + Mux(self.left.valid, self.left.payload, 0) - Mux(grants, rows, 0)),

@@ -9,7 +9,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .stream import delayed, nibbles, ram_style
+from .stream import copies, delayed, nibbles, ram_style
 
 __all__ = ["BlockRam", "ForwardedTable", "StepTable", "storage_of"]
 
@@ -151,11 +151,10 @@ class ForwardedTable(wiring.Component):
         for k, (address, shown) in enumerate(zip(self.address, self.data, strict=True)):
             read = storage.read_port(domain="comb")
             held = Signal(self.shape, name=f"held_{k}", reset_less=True)
-            m.d.sync += [
-                read.addr.eq(address),
-                Value.cast(held).eq(Value.cast(read.data)),
-            ]
-            m.d.comb += Value.cast(shown).eq(Value.cast(held))
+            # Tables of other shapes that are looked up together get registers of their own.
+            (at,) = copies(m, address, 1, name=f"at_{k}_", first=Shape.cast(self.shape).width % 8)
+            m.d.sync += Value.cast(held).eq(Value.cast(read.data))
+            m.d.comb += [read.addr.eq(at), Value.cast(shown).eq(Value.cast(held))]
 
     def _forward(self, m):
         """Keeps the table in block RAM, and forwards a write to a look-up in its cycle."""

@@ -38,15 +38,16 @@ def delayed(m, cycles, value, name):
     return value
 
 
-def copies(m, value, count, *, name):
+def copies(m, value, count, *, name, first=0):
     """Returns ``count`` registers of the same ``value`` that synthesis does not merge into one.
 
     They differ in initial value, in whether they are reset at all, and in polarity; synthesis
-    cannot prove up to eight of them equal. They are valid one cycle after the first ``value``.
+    cannot prove up to eight of them equal, those of numbers from ``first`` on. They are valid one
+    cycle after the first ``value``.
     """
     value = Value.cast(value)
     result = []
-    for n in range(count):
+    for n in range(first, first + count):
         ones = (1 << len(value)) - 1 if n & 1 else 0
         copy = Signal(len(value), init=ones, reset_less=bool(n & 2), name=f"{name}{n}")
         m.d.sync += copy.eq(~value if n & 4 else value)

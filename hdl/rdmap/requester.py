@@ -25,7 +25,7 @@ from ..ddp.header import DdpHeader
 from ..ddp.tagged import UlpResult
 from ..lib.blockram import BlockRam, ForwardedTable, StepTable
 from ..lib.delay import Delay
-from ..lib.stream import Stage, Store, delayed, nibbles, plus
+from ..lib.stream import Skid, Stage, Store, delayed, nibbles, plus
 from ..spec import completion, ddp
 from . import read_request
 
@@ -308,7 +308,7 @@ class DeliveredReads(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Stage(CompletionEntry())
+        m.submodules.stage = stage = Skid(CompletionEntry())
         m.submodules.ended = ended = Store(range(self.streams), depth=QUEUE)
         m.submodules.frees = frees = Stage(range(self.streams))
         wiring.connect(m, stage.o, wiring.flipped(self.o))

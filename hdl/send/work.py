@@ -156,7 +156,8 @@ class _Compared(data.StructLayout):
     -------
     work : WorkEntry(streams)
     valid : 1
-        A message of this kind can have such a Queue Number, length, number of pieces and flags.
+        A message of this kind can have such a Queue Number, length, number of pieces and flags, if
+        it is no READ or has ``equal`` (1) lengths, of the message and of its sink.
     fits : 1
         Its entries are as many as its pieces, or its octets inline, need.
     beyond : 1
@@ -164,7 +165,8 @@ class _Compared(data.StructLayout):
     """
 
     def __init__(self, streams):
-        super().__init__({"work": WorkEntry(streams), "valid": 1, "fits": 1, "beyond": 1})
+        super().__init__({
+            "work": WorkEntry(streams), "valid": 1, "equal": 1, "fits": 1, "beyond": 1})
 
 
 class _Judged(data.StructLayout):
@@ -355,8 +357,9 @@ class WorkReader(wiring.Component):
         m.d.comb += [
             compared.valid.eq(
                 ((head["kind"] == Kind.TAGGED) | (untagged & (head["qn"] < QUEUES)) | control
-                 | (read & (head["pieces"] == 1) & (head["length"] == sink["length"]) & ~inline))
+                 | (read & (head["pieces"] == 1) & ~inline))
                 & ~(inline & (head["pieces"].any() | (head["entries"] > self.rows // 2)))),
+            compared.equal.eq(head["length"] == sink["length"]),
             # The pieces, or the octets that have half of the first entry, say how many entries
             # there are. Octets inline are fewer than 2**13: half of the inline memory.
             compared.fits.eq(Mux(
@@ -375,7 +378,8 @@ class WorkReader(wiring.Component):
         wrong, beyond = Signal(), compared.beyond
         m.d.comb += [
             # All entries of a message that is repeated were read, if they are still the same.
-            wrong.eq(~compared.valid | ~compared.fits | (judged.work.turn.repeat & beyond)),
+            wrong.eq(~compared.valid | ~compared.fits | (read & ~compared.equal)
+                     | (judged.work.turn.repeat & beyond)),
             judged.partial.eq(~wrong & beyond),
             judged.bad.eq(wrong | beyond),
             # A wrong message ends with the entries that are dropped as its own. If it had none,

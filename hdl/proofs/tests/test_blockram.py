@@ -62,8 +62,8 @@ def test_block_ram_that_errs_is_caught(old, new):
 
 @bugs(
     "old, new",
-    ("read.addr.eq(address),\n                V", "read.addr.eq(address[1:]),\n                V"),
-    ("Value.cast(held).eq(Value.cast(read.data)),", "Value.cast(held).eq(Value.cast(write.data)),"),
+    ("copies(m, address, 1,", "copies(m, address[1:], 1,"),
+    ("Value.cast(held).eq(Value.cast(read.data))", "Value.cast(held).eq(Value.cast(write.data))"),
     ids=["address", "data"],
 )
 def test_a_small_table_that_errs_is_caught(old, new):

@@ -191,7 +191,7 @@ class Completed(Harness):
         m.d.comb += [
             self.ends.eq(Cat(self.past(finishes, k) for k in (1, 2, 3, 4)).any()),
             sweeps.eq(Cat(
-                steps[k] & (inside[f"op_{k}"] == self.SWEEP)
+                steps[k] & (inside[f"op_{k}"] == self.SWEEP if k < 3 else inside["sweep_0"])
                 & (inside[f"number_{k}"] == self.stream)
                 for k in range(4)).any()),
         ]

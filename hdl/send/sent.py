@@ -264,7 +264,9 @@ class SentCompletions(wiring.Component):
         coming = self._unblock(m, blocked, left, sweeping)
         # The step begins one cycle after the choice, and ends in this one. A name with _4 is the
         # value of 4 cycles ago.
-        op_4, number_4 = delayed(m, 4, op, "op"), delayed(m, 4, number, "number")
+        number_4 = delayed(m, 4, number, "number")
+        op_3 = delayed(m, 3, op, "op")
+        is_4 = {each: delayed(m, 1, op_3 == each, each.name.lower()) for each in _Op}
         message = delayed(m, 4, self.i.payload, "message")
         released = delayed(m, 4, self.released.payload, "released")
         bound_4 = delayed(m, 4, bound, "bound")
@@ -278,36 +280,34 @@ class SentCompletions(wiring.Component):
         m.d.comb += becomes.eq(now)
         listed, waits, ended = Signal(), Signal(), Signal(2)
         m.d.comb += [waits.eq(blocked.bit_select(now.queue, 1)), due.i.valid.eq(ended.all())]
-        with m.Switch(op_4):
-            with m.Case(_Op.BIND):
-                m.d.comb += [
-                    becomes.eq(0),
-                    *(becomes[name].eq(bound_4[name]) for name in ("queue", "repeats")),
-                    becomes.listed.eq(now.listed & ~now.parked),
-                ]
-            with m.Case(_Op.ENDED, _Op.RELEASE):
-                with m.If(op_4 == _Op.ENDED):
-                    self._end(m, now, becomes, message)
-                with m.Else():
-                    self._release(m, now, becomes, released)
-                m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
-                             becomes.listed.eq(now.listed | _reported(becomes).any())]
-            with m.Case(_Op.FINISH):
-                # Messages that ended meanwhile are to be reported too.
-                settled = reported & Cat(
-                    latest == done for latest in (now.good, now.bad, now.index))
-                m.d.comb += [
-                    becomes.owes.eq(now.owes & ~settled),
-                    becomes.silent.eq(now.silent & ~settled[0]),
-                    becomes.listed.eq(_reported(becomes).any()),
-                    becomes.parked.eq(_reported(becomes).any() & waits),
-                    listed.eq(_reported(becomes).any() & ~waits),
-                ]
-            with m.Case(_Op.SWEEP):
-                m.d.comb += [
-                    listed.eq(now.parked & ~waits),
-                    becomes.parked.eq(now.parked & waits),
-                ]
+        with m.If(is_4[_Op.BIND]):
+            m.d.comb += [
+                becomes.eq(0),
+                *(becomes[name].eq(bound_4[name]) for name in ("queue", "repeats")),
+                becomes.listed.eq(now.listed & ~now.parked),
+            ]
+        with m.If(is_4[_Op.ENDED]):
+            self._end(m, now, becomes, message)
+        with m.If(is_4[_Op.RELEASE]):
+            self._release(m, now, becomes, released)
+        with m.If(is_4[_Op.ENDED] | is_4[_Op.RELEASE]):
+            m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
+                         becomes.listed.eq(now.listed | _reported(becomes).any())]
+        with m.If(is_4[_Op.FINISH]):
+            # Messages that ended meanwhile are to be reported too.
+            settled = reported & Cat(latest == done for latest in (now.good, now.bad, now.index))
+            m.d.comb += [
+                becomes.owes.eq(now.owes & ~settled),
+                becomes.silent.eq(now.silent & ~settled[0]),
+                becomes.listed.eq(_reported(becomes).any()),
+                becomes.parked.eq(_reported(becomes).any() & waits),
+                listed.eq(_reported(becomes).any() & ~waits),
+            ]
+        with m.If(is_4[_Op.SWEEP]):
+            m.d.comb += [
+                listed.eq(now.parked & ~waits),
+                becomes.parked.eq(now.parked & waits),
+            ]
         m.d.sync += [ended.eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
         reporting = self._report(m, accounts, due, blocked, coming, finish, reported, done)
         m.d.comb += self.busy.eq(

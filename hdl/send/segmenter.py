@@ -22,7 +22,7 @@ from ..dma.jobs import LENGTH_BITS
 from ..dma.read import ReadSegment
 from ..dma.staging import TAG_BITS
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Store, counted, delayed
+from ..lib.stream import Skid, Store, counted, delayed
 from ..rdmap.requester import ReadSlots, Sink, read_ports
 from ..spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from ..spec.sctp import FUNCTION, SSN
@@ -215,33 +215,36 @@ class Preparation(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         message = self.i.payload
-        m.submodules.queue = queue = Store(_Prepared(self.streams), depth=8)
-        wiring.connect(m, queue.o, wiring.flipped(self.o))
+        # The output is a register, because the cutter looks up tables for the message that waits.
+        m.submodules.skid = skid = Skid(_Prepared(self.streams))
+        wiring.connect(m, skid.o, wiring.flipped(self.o))
         stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
                   for n in (1, 2)]
         begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
         same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "fence",
                 "entries", "partial", "last", "turn")
         m.d.comb += [
-            self.i.ready.eq(queue.half),
+            self.i.ready.eq(skid.i.ready),
+            skid.i.valid.eq(valid[1]),
+            skid.i.payload.eq(stages[1]),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
         ]
-        m.d.sync += [
-            valid.eq(Cat(self.i.valid & self.i.ready, valid)),
-            *(stages[0][name].eq(message[name]) for name in same),
-            stages[0].further.eq(Mux(message.pieces.any(), message.pieces - 1, 0)),
-            stages[0].refused.eq(message.refused | (begun > message.length)),
-            stages[0].name.eq(Mux(message.tagged, message.stag, message.qn)),
-            Cat(stages[0].at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
-            stages[0].at[32:].eq(Mux(message.tagged, message.to[32:], 0)),
-            stages[0].left.eq(message.length - begun),
-            done.eq(begun),
-            stages[1].eq(stages[0]),
-            stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
-            stages[1].left.eq(stages[0].left + _header_octets(stages[0], self.sctp)),
-            stages[1].done.eq(done),
-        ]
-        m.d.comb += [queue.i.valid.eq(valid[1]), queue.i.payload.eq(stages[1])]
+        with m.If(skid.i.ready):
+            m.d.sync += [
+                valid.eq(Cat(self.i.valid, valid)),
+                *(stages[0][name].eq(message[name]) for name in same),
+                stages[0].further.eq(Mux(message.pieces.any(), message.pieces - 1, 0)),
+                stages[0].refused.eq(message.refused | (begun > message.length)),
+                stages[0].name.eq(Mux(message.tagged, message.stag, message.qn)),
+                Cat(stages[0].at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
+                stages[0].at[32:].eq(Mux(message.tagged, message.to[32:], 0)),
+                stages[0].left.eq(message.length - begun),
+                done.eq(begun),
+                stages[1].eq(stages[0]),
+                stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
+                stages[1].left.eq(stages[0].left + _header_octets(stages[0], self.sctp)),
+                stages[1].done.eq(done),
+            ]
         return m
 
 

@@ -34,7 +34,7 @@ class EntryWriter(wiring.Component):
     entries : In(stream.Signature(CompletionEntry()))
         ``phase`` is filled in here.
     slots : In(stream.Signature(EntrySlot(config)))
-        The slot of each entry.
+        The slot of each entry, which is there before its slot.
     aw, w : Out
         Those of an ``AxiWrite(width)``.
     begun : Out(stream.Signature(range(queues), always_ready=True))
@@ -79,11 +79,11 @@ class EntryWriter(wiring.Component):
         first, last = Signal(init=1), Signal(init=beats == 1)
         index = Signal(range(beats))
         m.d.comb += [
-            skid.i.valid.eq(self.entries.valid & self.slots.valid),
+            skid.i.valid.eq(self.slots.valid),
             skid.i.payload.entry.eq(self.entries.payload),
             skid.i.payload.slot.eq(self.slots.payload),
             self.entries.ready.eq(self.slots.valid & skid.i.ready),
-            self.slots.ready.eq(self.entries.valid & skid.i.ready),
+            self.slots.ready.eq(skid.i.ready),
             drops.eq(skid.o.valid & ~slot.written),
             step.eq(skid.o.valid & slot.written & (credits.ok | ~first)),
             issue.eq(step & first),

@@ -10,7 +10,7 @@ from ..dma.jobs import LENGTH_BITS
 from ..dma.pages import PageCut, PageEntry
 from ..dma.read import ReadPiece
 from ..lib.delay import Delay
-from ..lib.stream import Stage, Store, delayed
+from ..lib.stream import Store, delayed
 from .pieces import SendPart
 
 __all__ = ["PartCheck"]
@@ -83,16 +83,15 @@ class PartCheck(wiring.Component):
         m = Module()
         m.submodules.cut = cut = PageCut(self.config, _Read())
         m.submodules.checked = checked = Store(self._checked(), depth=QUEUE)
-        m.submodules.stage = stage = Stage(self._checked())
         m.submodules.pieces = pieces = Store(_Read(), depth=QUEUE)
         self._check(m, checked)
-        wiring.connect(m, checked.o, stage.i)
-        part, passes = stage.o.payload, Signal()
+        part, passes = checked.o.payload, Signal()
+
         m.d.comb += [
             # A part in no pages passes an empty cutter by.
-            passes.eq(stage.o.valid & ~part.pages.any() & ~cut.busy & pieces.half),
-            stage.o.ready.eq(cut.ready | passes),
-            cut.i.valid.eq(stage.o.valid & cut.ready & ~passes),
+            passes.eq(checked.o.valid & ~part.pages.any() & ~cut.busy & pieces.half),
+            checked.o.ready.eq(cut.ready | passes),
+            cut.i.valid.eq(checked.o.valid & cut.ready & ~passes),
             cut.i.payload.eq(part),
             self.slot.eq(cut.index),
             cut.page.address.eq(self.page.address),
@@ -172,5 +171,5 @@ class PartCheck(wiring.Component):
         with m.If(coming[-1] | quick):
             m.d.sync += drops.eq((drops | refused) & ~then.last)
         m.d.sync += self.busy.eq(
-            takes | coming.any() | quick | checked.o.valid | m.submodules.stage.o.valid
-            | m.submodules.cut.busy | m.submodules.pieces.o.valid)
+            takes | coming.any() | quick | checked.o.valid | m.submodules.cut.busy
+            | m.submodules.pieces.o.valid)

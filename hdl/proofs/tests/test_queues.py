@@ -59,7 +59,7 @@ def test_a_queue_overruns_beside_completions():
 @bugs(
     "module, old, new",
     ("ddp.queues", "self.i.ready.eq(go & ~sends)", "self.i.ready.eq(go & ~room.stopped[0])"),
-    ("ddp.entry_writer", "drops.eq(there & ~slot.written)", "drops.eq(0)"),
+    ("ddp.entry_writer", "drops.eq(skid.o.valid & ~slot.written)", "drops.eq(0)"),
     ids=["stopped", "dropped"],
 )
 def test_a_queue_that_holds_completions_up_is_caught(module, old, new):

@@ -484,12 +484,14 @@ class Commit(wiring.Component):
             # The order of an item's message is checked later, by MessageOrder.
             checked = judges & (~merge.of_item | (merge.item.action == Action.PLACE))
             disordered = found.disorder & ~merge.of_item
-        silent, accepted, raises = Signal(), Signal(), Signal()
+        silent, accepted, raises, ends = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             silent.eq(errors.ended | ~found.enable),
             accepted.eq(checked & ~found.error & ~silent),
-            raises.eq(checked & (found.error | disordered) & ~silent),
-            errors.update.eq(raises | pause.acting),
+            # A further error changes nothing. So no path leads from the state to itself.
+            ends.eq(checked & (found.error | disordered) & found.enable),
+            raises.eq(ends & ~errors.ended),
+            errors.update.eq(ends | pause.acting),
             errors.becomes.eq(~self.cleared.valid),
         ]
         self._report(m, judges, raises, found, late)

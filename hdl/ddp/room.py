@@ -284,21 +284,23 @@ class QueueRoom(wiring.Component):
         bound = data.StructLayout({"queue": range(self.queues), "silent": 1})
         m.submodules.bindings = bindings = ForwardedTable(bound, self.config.streams)
         m.submodules.errors = errors = ErrorState(self.config.streams)
-        write, silent, ended = bindings.write, Signal(), Signal()
+        write, silent, ends = bindings.write, Signal(), Signal()
         with m.If(~came.direct):
             m.d.comb += queue.eq(bindings.data[0].queue)
         m.d.sync += silent.eq(bindings.data[0].silent & came.tagged)
+        silent_3 = delayed(m, 3, silent, "silent")
         m.d.comb += [
+            # A further completion without room changes nothing, as in Commit.
+            ends.eq(valid & ~last.clear & ~free & ~last.direct & ~silent_3),
             write.valid.eq(self.bind.valid),
             write.payload.address.eq(self.bind.payload.stream),
             write.payload.data.queue.eq(self.bind.payload.queue),
             write.payload.data.silent.eq(self.bind.payload.silent),
             bindings.address[0].eq(self.i.payload.stream),
-            ended.eq(~last.direct & (errors.ended | delayed(m, 3, silent, "silent"))),
-            self.overran.valid.eq(valid & ~last.clear & ~free & ~last.direct & ~ended),
+            self.overran.valid.eq(ends & ~errors.ended),
             self.overran.payload.eq(last.stream),
             errors.index.eq(came.stream),
-            errors.update.eq(self.overran.valid | (valid & last.clear)),
+            errors.update.eq(ends | (valid & last.clear)),
             errors.becomes.eq(~last.clear),
         ]
-        return ended
+        return ~last.direct & (errors.ended | silent_3)

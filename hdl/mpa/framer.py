@@ -378,7 +378,7 @@ class Framer(wiring.Component):
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = waiting = Store(known, depth=2 * QUEUE)
         m.submodules.of_packet = of_packet = Skid(known)
-        # No path leads from the queue's distributed RAM, or from ``o.ready``, to the wide registers.
+        # Neither the queue's distributed RAM nor ``o.ready`` reaches the wide registers.
         m.submodules.left = left_stage = Stage(queue.shape)
         m.submodules.out = skid = Skid(SentBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)

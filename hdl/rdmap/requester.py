@@ -310,7 +310,7 @@ class DeliveredReads(wiring.Component):
         m = Module()
         m.submodules.stage = stage = Skid(CompletionEntry())
         m.submodules.ended = ended = Store(range(self.streams), depth=QUEUE)
-        m.submodules.frees = frees = Stage(range(self.streams))
+        m.submodules.frees = frees = Skid(range(self.streams))
         wiring.connect(m, stage.o, wiring.flipped(self.o))
         wiring.connect(m, ended.o, frees.i)
         wiring.connect(m, frees.o, wiring.flipped(self.freed))

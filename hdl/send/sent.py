@@ -70,8 +70,8 @@ class HandOver(wiring.Component):
     Then the LLP that takes the FPDUs needs the message's buffers no more (RFC 5041 section 5.4).
     Read Responses that did not fail are nobody's messages, and end here.
 
-    Latency: 5 cycles. Throughput: one segment in 2 cycles, as many as :class:`~.departure.Departure`
-    passes. Reset: empty. Errors: none.
+    Latency: 5 cycles. Throughput: one segment in 2 cycles, as many as
+    :class:`~.departure.Departure` passes. Reset: empty. Errors: none.
 
     Members
     -------

@@ -189,9 +189,7 @@ class DataSource(wiring.Component):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         wiring.connect(m, releases.o, sent.released)
         if self.config.responder:
-            for name in ("slots", "requests", "answered"):
-                wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
-            m.d.comb += [self.next.eq(rings.next), self.asked.eq(rings.asked)]
+            self._respond(m, rings)
         m.d.comb += [
             check.pd.eq(self.pd),
             check.enable.eq(self.enable),
@@ -250,12 +248,23 @@ class DataSource(wiring.Component):
         blocks = [
             m.submodules.scheduler.busy, m.submodules.rings.reading, messages.any(), fpdus.any(),
             frames.any(), m.submodules.handover.busy, self.sent.busy, m.submodules.closed.o.valid,
-            m.submodules.releases.o.valid, *([segmenter.reading] if self.config.reader else ())]
+            m.submodules.releases.o.valid, *([segmenter.reading] if self.config.reader else ()),
+            *([m.submodules.arrivals.o.valid] if self.config.responder else ())]
         inside = delayed(m, 1, delayed(m, 1, Cat(blocks), "of_blocks").any(), "inside")
         m.d.comb += self.busy.eq(
             self.doorbell.valid | self.limits.valid | self.released.valid
             | self.repeats.busy | shares | inside
             | (self.requests.valid if self.config.responder else 0))
+
+    def _respond(self, m, rings):
+        """Connects what the Read responder needs."""
+        # Requests come from a distant block.
+        m.submodules.arrivals = arrivals = Skid(self.requests.payload.shape())
+        wiring.connect(m, wiring.flipped(self.requests), arrivals.i)
+        wiring.connect(m, arrivals.o, rings.requests)
+        for name in ("slots", "answered"):
+            wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
+        m.d.comb += [self.next.eq(rings.next), self.asked.eq(rings.asked)]
 
     def _share(self, m):
         """Connects the credit of associations.

@@ -150,7 +150,7 @@ class _Step(data.StructLayout):
 
 
 class _Compared(data.StructLayout):
-    """An entry, and what its fields say for the case that it is the first one of a message.
+    """An entry, with comparisons of its fields for the case that it is a message's first one.
 
     Members
     -------
@@ -243,18 +243,7 @@ class WorkReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.compared = compared = Skid(_Compared(self.streams))
-        m.submodules.stage = stage = Stage(_Judged(self.streams))
-        m.d.comb += [
-            compared.i.valid.eq(self.i.valid),
-            self.i.ready.eq(compared.i.ready),
-            compared.i.payload.work.eq(self.i.payload),
-            stage.i.valid.eq(compared.o.valid),
-            compared.o.ready.eq(stage.i.ready),
-            stage.i.payload.work.eq(compared.o.payload.work),
-        ]
-        self._compare(m, compared.i.payload)
-        self._judge(m, compared.o.payload, stage.i.payload)
+        stage = self._take(m)
         judged, now = stage.o.payload, stage.o.payload.work
         entry = now.entry
         head = {name: Value.cast(value) for name, value in _fields(entry, MESSAGE).items()}
@@ -344,6 +333,25 @@ class WorkReader(wiring.Component):
             piece.probe.eq(now.turn.response & plain & (left == 2)),
         ]
         return m
+
+    def _take(self, m):
+        """Registers entries with the comparisons of their fields, and then with decisions.
+
+        Returns the second register.
+        """
+        m.submodules.compared = compared = Skid(_Compared(self.streams))
+        m.submodules.stage = stage = Stage(_Judged(self.streams))
+        m.d.comb += [
+            compared.i.valid.eq(self.i.valid),
+            self.i.ready.eq(compared.i.ready),
+            compared.i.payload.work.eq(self.i.payload),
+            stage.i.valid.eq(compared.o.valid),
+            compared.o.ready.eq(stage.i.ready),
+            stage.i.payload.work.eq(compared.o.payload.work),
+        ]
+        self._compare(m, compared.i.payload)
+        self._judge(m, compared.o.payload, stage.i.payload)
+        return stage
 
     def _compare(self, m, compared):
         """Compares the fields of an entry, for the case that it is the first one of a message."""

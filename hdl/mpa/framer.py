@@ -378,16 +378,13 @@ class Framer(wiring.Component):
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = waiting = Store(known, depth=2 * QUEUE)
         m.submodules.of_packet = of_packet = Skid(known)
-        # Neither the queue's distributed RAM nor ``o.ready`` reaches the wide registers.
-        m.submodules.left = left_stage = Stage(queue.shape)
-        m.submodules.out = skid = Skid(SentBeat(self.width))
+        m.submodules.stage = stage = Stage(SentBeat(self.width))
         m.submodules.credits = credits = Credits(QUEUE)
         wiring.connect(m, wiring.flipped(self.heads), prefix.heads)
         wiring.connect(m, wiring.flipped(self.i), prefix.i)
         wiring.connect(m, prefix.o, inserter.i)
         wiring.connect(m, waiting.o, of_packet.i)
-        wiring.connect(m, queue.o, left_stage.i)
-        wiring.connect(m, skid.o, wiring.flipped(self.o))
+        wiring.connect(m, stage.o, wiring.flipped(self.o))
 
         # A beat begins only while the queue is sure to have room for it.
         m.d.comb += [
@@ -403,9 +400,9 @@ class Framer(wiring.Component):
 
         # The CRC covers all words before the last one, which takes the result. Only the last beat
         # waits for it.
-        beat, left, ends = inserter.o.payload, left_stage.o.payload, Signal(crc.latency)
+        beat, left, ends = inserter.o.payload, queue.o.payload, Signal(crc.latency)
         m.d.sync += ends.eq(Cat(inserter.o.valid & beat.last, ends))
-        out, may = skid.i.payload, Signal()
+        out, may = stage.i.payload, Signal()
         m.d.comb += [
             crc.i.valid.eq(inserter.o.valid),
             crc.i.payload.data.eq(beat.data),
@@ -419,9 +416,9 @@ class Framer(wiring.Component):
             *(queue.i.payload[name].eq(beat[name]) for name in ("data", "words", "last")),
             queue.i.payload.crc.eq(beat.settings.crc),
             may.eq(of_packet.o.valid & (~left.last | sums.o.valid)),
-            skid.i.valid.eq(left_stage.o.valid & may),
-            left_stage.o.ready.eq(skid.i.ready & may),
-            sums.o.ready.eq(left_stage.o.valid & left_stage.o.ready & left.last),
+            stage.i.valid.eq(queue.o.valid & may),
+            queue.o.ready.eq(stage.i.ready & may),
+            sums.o.ready.eq(queue.o.valid & queue.o.ready & left.last),
             out.beat.data.eq(left.data | Cat(
                 Mux(left.last & left.crc & (left.words == k + 1), sums.o.payload, 0)
                 for k in range(words))),

@@ -180,5 +180,5 @@ def test_latency_from_the_last_beat(width):
         beats = -(-8 * len(packet) // width)
         assert late == beats - max(1, -(-8 * length // width))
         if beats > 1:
-            wait = shared(Framer, width)._crc.latency - 1
+            wait = shared(Framer, width)._crc.latency
             assert [at - left[0] for at in left] == [*range(beats - 1), beats - 1 + wait]

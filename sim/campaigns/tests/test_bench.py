@@ -95,7 +95,7 @@ def test_the_address_follows_the_last_beat_within_bounds(results: bench.Results)
 
 
 @pytest.mark.parametrize(
-    ("llp", "inline", "most", "read"), [("mpa", 106, 123, 19), ("sctp", 142, 159, 51)]
+    ("llp", "inline", "most", "read"), [("mpa", 107, 124, 19), ("sctp", 143, 160, 51)]
 )
 def test_sending_takes_about_the_beats_of_port_or_bus(
     results: bench.Results, llp: str, inline: int, most: int, read: int

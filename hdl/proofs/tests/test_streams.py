@@ -143,7 +143,7 @@ def test_a_commit_that_withdraws_a_move_is_caught():
         "wiring.connect(m, stage.o, wiring.flipped(self.moves))",
         "m.d.comb += [self.moves.valid.eq(stage.o.valid), stage.o.ready.eq(1)]",
     )
-    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=24)
+    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=32)
     assert proof.status == "FAIL", proof.log
 
 

@@ -34,7 +34,7 @@ class EntryWriter(wiring.Component):
     entries : In(stream.Signature(CompletionEntry()))
         ``phase`` is filled in here.
     slots : In(stream.Signature(EntrySlot(config)))
-        The slot of each entry, which is there before its slot.
+        The slot of each entry. The entry is at ``entries`` before its slot comes.
     aw, w : Out
         Those of an ``AxiWrite(width)``.
     begun : Out(stream.Signature(range(queues), always_ready=True))

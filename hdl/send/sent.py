@@ -184,9 +184,9 @@ class SentCompletions(wiring.Component):
     fails, that is reported after the release of those before it. If they can be sent again no
     more, they fail.
 
-    Latency: about 22 cycles from ``i`` to the entry's place, if no other stream has one to be
+    Latency: about 23 cycles from ``i`` to the entry's place, if no other stream has one to be
     written; 2 cycles for each stream until a parked one is found. Throughput: a message in 2
-    cycles; a completion in about 23 cycles. Reset: accounts stay; nothing is due. Errors: none.
+    cycles; a completion in about 24 cycles. Reset: accounts stay; nothing is due. Errors: none.
 
     Parameters
     ----------

@@ -315,6 +315,8 @@ class Within(Harness):
         self.lemma(if_(starts, turns.o.valid & (turns.mine == mine)), "its own")
         self.lemma(if_(fresh[0] | inside["tests"] | inside["cuts"], valid), "a message")
         self.lemma(if_(valid & ~starts, (ran == mine) & (begun | ~mine)), "it is cut")
+        skips = inside["cuts"] & inside["skips"]
+        self.lemma(inside["cut"] == (inside["cuts"] & ~skips), "cut or skipped")
         self.lemma(if_(self.within, Mux(starts, turns.mine, ran) == self.inner), "more")
         self.lemma(if_(self.within & ~starts, begun | ~ran), "it has more")
         self.lemma(if_(valid, self.within == ~now.last), "more of it")

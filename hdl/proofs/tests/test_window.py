@@ -25,7 +25,7 @@ def test_gaps_are_filled_and_each_slot_is_used_again():
 
 @pytest.mark.long
 def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
-    proof = bounded(Taken(Window(**SIZE)), depth=Taken.LONG, timeout=500)
+    proof = bounded(Taken(Window(**SIZE)), depth=Taken.LONG, timeout=1200)
     assert proof.status == "PASS", proof.log
 
 
@@ -39,5 +39,5 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
 )
 def test_a_window_that_errs_is_caught(old, new):
     bug = planted("sctp.window", old, new, Verdict=Verdict)
-    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=500)
+    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=1200)
     assert proof.status == "FAIL", proof.log

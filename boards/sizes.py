@@ -32,7 +32,7 @@ MEDIUM = dict(
 SMALL = dict(
     config=RnicConfig(
         stags=16, streams=2, buffer_octets=4096, outstanding=8, queue_depth=4, buffers=32,
-        pages=16, backlog=64, exception_octets=4096, address=16, relaxed=True),
+        pages=16, backlog=64, completion_queues=2, exception_octets=4096, address=16, relaxed=True),
     memory=16 * 1024,
     connections=2,
     window=4096,

@@ -151,15 +151,17 @@ class Registers(wiring.Component):
         with m.If(~reading):
             m.d.sync += [reading.eq(bus.ar.valid), paged.eq(_paged(bus.ar.payload.addr))]
         for first in range(0, len(ports), 4):
+            gathered = any_of(
+                Mux(hit, port, 0)
+                for hit, (register, port) in zip(
+                    read_hit[first : first + 4], ports[first : first + 4], strict=True)
+                if register.access != "wo")
             group = Signal(32, name=f"group{first // 4}")
-            with m.If(step[1]):
-                m.d.sync += group.eq(any_of(
-                    Mux(hit, port, 0)
-                    for hit, (register, port) in zip(
-                        read_hit[first : first + 4], ports[first : first + 4], strict=True
-                    )
-                    if register.access != "wo"
-                ))
+            if self.config.relaxed:
+                m.d.comb += group.eq(gathered)
+            else:
+                with m.If(step[1]):
+                    m.d.sync += group.eq(gathered)
             groups.append(group)
         with m.If(bus.r.ready):
             m.d.sync += bus.r.valid.eq(0)
@@ -172,7 +174,9 @@ class Registers(wiring.Component):
                 bus.r.payload.resp.eq(Mux(found | paged, Response.OKAY, Response.DECERR)),
             ]
         if self.config.receive:
-            m.d.comb += self.octets_read.eq(step[1] & read_hit[self._place("PLACED_OCTETS_LO")])
+            # In the cycle in which the registers' values are taken.
+            m.d.comb += self.octets_read.eq(
+                step[2 if self.config.relaxed else 1] & read_hit[self._place("PLACED_OCTETS_LO")])
 
     def _place(self, name):
         """Returns the position of a register among the hits."""

@@ -296,8 +296,8 @@ class Delivery(wiring.Component):
             relaxed=config.relaxed)
         m.submodules.failures = failures = Backlog(
             1, depth=config.backlog, relaxed=config.relaxed)
-        m.submodules.skid = skid = Skid(kept)
-        m.submodules.precedence = precedence = Precedence(config.streams)
+        m.submodules.skid = skid = Skid(kept, relaxed=config.relaxed)
+        m.submodules.precedence = precedence = Precedence(config.streams, relaxed=config.relaxed)
         m.submodules.late = late = Skid(Failure())
         m.submodules.queues = queues = CompletionQueues(config, owned=self.unordered)
         record = self.records.payload

@@ -71,7 +71,7 @@ class EntryWriter(wiring.Component):
 
         # No ready signal leads from the credits to the queues of entries and slots.
         pair = data.StructLayout({"entry": CompletionEntry(), "slot": EntrySlot(self.config)})
-        m.submodules.pair = skid = Skid(pair)
+        m.submodules.pair = skid = Skid(pair, relaxed=self.config.relaxed)
         entry, slot = skid.o.payload.entry.as_value(), skid.o.payload.slot
         phase = next(field for field in completion.FIELDS if field.name == "phase")
         phase_bit = (8 * phase.octet + phase.bit) % bits

@@ -235,6 +235,8 @@ class Precedence(wiring.Component):
     Parameters
     ----------
     streams : int
+    relaxed : bool
+        True for a slow clock.
 
     Members
     -------
@@ -247,8 +249,8 @@ class Precedence(wiring.Component):
         An entry is being processed. Entries that are kept, or wait for ``o``, do not count.
     """
 
-    def __init__(self, streams):
-        self.streams = streams
+    def __init__(self, streams, *, relaxed=False):
+        self.streams, self.relaxed = streams, relaxed
         super().__init__({
             "i": In(stream.Signature(Ordered())),
             "o": Out(stream.Signature(CompletionEntry())),
@@ -262,7 +264,7 @@ class Precedence(wiring.Component):
         # Not a BlockRam: the value is needed one cycle after the look-up.
         m.submodules.states = states = memory.Memory(
             shape=_State(), depth=self.streams, init=[], attrs={"no_rw_check": 1})
-        m.submodules.out = out = Skid(CompletionEntry())
+        m.submodules.out = out = Skid(CompletionEntry(), relaxed=self.relaxed)
         # A stream fails once until it is cleared.
         m.submodules.failures = failures = Store(16, depth=max(4, self.streams))
         m.submodules.failure = failure = Stage(16)

@@ -241,11 +241,14 @@ class Stage(wiring.Component):
 class Skid(wiring.Component):
     """Registers a stream, payload and ``ready`` both: a skid buffer of two registers.
 
-    Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none.
+    Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none. If ``relaxed``, it
+    is a :class:`Stage`, of half the size.
 
     Parameters
     ----------
     shape
+    relaxed : bool
+        True for a slow clock.
 
     Members
     -------
@@ -253,12 +256,17 @@ class Skid(wiring.Component):
     o : Out(stream.Signature(shape))
     """
 
-    def __init__(self, shape):
-        self.shape = shape
+    def __init__(self, shape, *, relaxed=False):
+        self.shape, self.relaxed = shape, relaxed
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
         m = Module()
+        if self.relaxed:
+            m.submodules.stage = stage = Stage(self.shape)
+            wiring.connect(m, wiring.flipped(self.i), stage.i)
+            wiring.connect(m, stage.o, wiring.flipped(self.o))
+            return m
         # An item that arrives while the output is held up goes to the spare register.
         spare = Signal(self.shape, reset_less=True)
         # ``ready`` is a register beside ``full``, which enables all of the spare register.

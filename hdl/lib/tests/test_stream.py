@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from functools import partial
 
 import pytest
 from amaranth.lib import data
@@ -48,7 +49,7 @@ def test_items_come_out_as_they_went_in(depth, give, take):
     simulate(dut, testbench)
 
 
-@pytest.mark.parametrize("kind", (Skid, Stage))
+@pytest.mark.parametrize("kind", (Skid, Stage, partial(Skid, relaxed=True)))
 @pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5)])
 def test_items_go_through_a_register_in_order(kind, give, take):
     dut = kind(12)
@@ -62,7 +63,7 @@ def test_items_go_through_a_register_in_order(kind, give, take):
             ctx.set(dut.o.ready, 0)
             ready_before = ctx.get(dut.i.ready)
             ctx.set(dut.o.ready, rng.random() < take)
-            assert kind is Stage or ctx.get(dut.i.ready) == ready_before, "ready has a path through"
+            assert kind is not Skid or ctx.get(dut.i.ready) == ready_before, "a path through it"
             *_, offered, taken, valid, ready, item, payload = await ctx.tick().sample(
                 dut.i.valid, dut.i.ready, dut.o.valid, dut.o.ready, dut.o.payload, dut.i.payload
             )

@@ -34,13 +34,13 @@ TOOLS = {
 }
 #: nextpnr's default placer; the timeout makes it give up if it finds no place for a carry chain.
 PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
-#: nextpnr's other placer, for designs that take up to half of a device, and for those made for a
-#: slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In a
-#: fuller device it may search without end; after a limit in seconds, or if it fails, the default
-#: placer is used.
+#: nextpnr's other placer, for designs that take up to this part of a device, and for those made for
+#: a slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In a
+#: fuller device it may search without end; after a limit, in seconds for each LUT4, or if it fails,
+#: the default placer is used.
 STATIC_PLACER = ("--placer", "static")
-ROOMY = 0.5
-PATIENCE = 3600
+ROOMY = 0.67
+PATIENCE = 0.15
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def build(board, folder, *, seed=1, progress=None):
         except BuildError:
             if limit is None:
                 raise
-        say(f"placement by other means, since it failed or took more than {limit} s")
+        say(f"placement by other means, since it failed or took more than {limit:.0f} s")
     report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
     (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
     if not report.met:
@@ -236,7 +236,7 @@ def _placers(board, used):
             f"the design does not fit on the {device} of {board.name}: it needs"
             f" {' and '.join(over)}")
     first = board.config.relaxed or used["lut4"] <= ROOMY * luts
-    return [*([(STATIC_PLACER, PATIENCE)] if first else []), (PLACER, None)]
+    return [*([(STATIC_PLACER, PATIENCE * used["lut4"])] if first else []), (PLACER, None)]
 
 
 def report_of(board, timing):

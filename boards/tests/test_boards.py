@@ -210,7 +210,7 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
 
 
 @pytest.mark.parametrize(("board", "cells", "placer"), [
-    ("versa-ecp5-5g", 21_000, "static"), ("versa-ecp5-5g", 22_000, "heap"),
+    ("versa-ecp5-5g", 29_000, "static"), ("versa-ecp5-5g", 30_000, "heap"),
     ("colorlight-5a-75b", 17_000, "static")])
 def test_a_full_device_has_the_placer_that_gives_up(tools, tmp_path, board, cells, placer):
     made = tools(cells=cells)

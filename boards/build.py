@@ -35,9 +35,9 @@ TOOLS = {
 #: nextpnr's default placer; the timeout makes it give up if it finds no place for a carry chain.
 PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
 #: nextpnr's other placer, for designs that take up to this part of a device, and for those made for
-#: a slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In a
-#: fuller device it may search without end; after a limit, in seconds for each LUT4, or if it fails,
-#: the default placer is used.
+#: a slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In
+#: a fuller device it may search without end; after a limit, in seconds for each LUT4, or if it
+#: fails, the default placer is used.
 STATIC_PLACER = ("--placer", "static")
 ROOMY = 0.67
 PATIENCE = 0.15

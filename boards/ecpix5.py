@@ -51,5 +51,5 @@ ECPIX5_45 = replace(
     ECPIX5_85, name="ecpix5-45f", title="ECPIX-5 45F", platform=platform_45, **MEDIUM)
 ECPIX5_SENDS = replace(
     ECPIX5_85, name="ecpix5-sends", title="ECPIX-5 85F that sends",
-    warning="no placement of this board has ended yet: it takes 80 minutes or more, because the"
-    " design needs two thirds of the device", **SENDING)
+    warning="to build this board takes an hour or more, because it needs two thirds of the device",
+    **SENDING)

@@ -4,7 +4,7 @@ An LFE5-85F has 208 block RAMs of 2 KiB and 83,640 LUT4, a -45F 108 and 43,848, 
 24,288. The RNIC needs most of its block RAMs for their width, not for their depth: smaller tables
 save few of them, distributed RAM instead of them saves more. With SCTP and the smallest tables it
 takes 31,000 LUT4 and 29,000 flip-flops: too many for a -25F, which has MPA and TCP. To send takes
-16 streams or more, and 56,000 LUT4 in all, for which an -85F alone has room.
+16 streams or more, and 55,000 LUT4 in all, for which an -85F alone has room.
 """
 
 from dataclasses import replace

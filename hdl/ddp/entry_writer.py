@@ -69,7 +69,7 @@ class EntryWriter(wiring.Component):
         m.submodules.aw_stage = aw_stage = Stage(64)
         m.submodules.credits = credits = Credits(self.config.outstanding)
 
-        # No ready signal leads from the credits to the queues of entries and slots.
+        # Unless relaxed, no ready signal leads from the credits to the queues of entries and slots.
         pair = data.StructLayout({"entry": CompletionEntry(), "slot": EntrySlot(self.config)})
         m.submodules.pair = skid = Skid(pair, relaxed=self.config.relaxed)
         entry, slot = skid.o.payload.entry.as_value(), skid.o.payload.slot

@@ -15,8 +15,9 @@ from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim.devices import board_gates
 from ddp_rnic.sim.engines.cocotb_engine import run_tests_on
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 
@@ -26,21 +27,18 @@ def test_a_board_with_tcp_at_its_pins_agrees_with_the_models(tmp_path: Path) -> 
     run_tests_on(text, tcp_board_tests.__name__, tmp_path, tcp_board_tests.COUNT)
 
 
-@pytest.mark.long
 def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
     """The netlist is the one that is placed for the board."""
     text = board_gates.verilog(BOARD)
     run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT, netlist=True)
 
 
-@pytest.mark.long
 def test_a_board_with_tcp_as_gates_agrees_with_the_models(tmp_path: Path) -> None:
     text = board_gates.verilog(tcp_board_tests.BOARD)
     name = tcp_board_tests.__name__
     run_tests_on(text, name, tmp_path, tcp_board_tests.COUNT, netlist=True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("board", [driver_tests.BOARD, tcp_board_tests.BOARD], ids=["sctp", "tcp"])
 def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
     """LiteX's server and client run with the csr.csv of the board."""
@@ -58,13 +56,11 @@ def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.long
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:
     text = to_verilog(driver_tests.BOARD)
     run_tests_on(text, driver_tests.__name__, tmp_path, driver_tests.COUNT)
 
 
-@pytest.mark.long
 def test_a_board_sends_at_its_pins(tmp_path: Path) -> None:
     text = to_verilog(sending_tests.BOARD)
     run_tests_on(text, sending_tests.__name__, tmp_path, sending_tests.COUNT)

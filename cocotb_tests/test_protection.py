@@ -135,6 +135,7 @@ def test_of_a_long_placement_nothing_is_written_once_its_revocation_is_done(widt
         assert run.errors == [*refused, (PROBES[0], INVALID_STAG)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", NARROW)
 def test_of_several_segments_those_for_another_region_are_placed(width: int) -> None:
     rng = random.Random(2)

@@ -15,6 +15,7 @@ import pytest
 from ddp_rnic.cli import app, playing
 from ddp_rnic.cli import sim as command
 from ddp_rnic.cli.inputs import Asked, read_input
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture import spool
 from ddp_rnic.sim.capture.pcap import Frame, write_pcap
@@ -344,7 +345,10 @@ def receives(out: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "words",
-    [("explain", "100"), ("sim", "--waves", "walker", "--frame", "100"), ("sim", "--send")],
+    [
+        ("explain", "100"),
+        *long((("sim", "--waves", "walker", "--frame", "100"),), (("sim", "--send"),)),
+    ],
     ids=["explain", "frame", "send"],
 )
 def test_memory_does_not_grow_with_the_capture(

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from ddp_rnic.cli import app, inputs, playing
 from ddp_rnic.cli import sim as command
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.sim.capture import capture, formats
 from ddp_rnic.sim.capture.pcap import Frame, read_frames, write_pcap
 from ddp_rnic.sim.capture.standard_input import StandardInput
@@ -109,7 +110,7 @@ def by_zstd() -> Callable[[bytes], bytes]:
     return lambda octets: packing.compress(octets) + packing.flush(flush)
 
 
-@pytest.mark.parametrize("packed", [plainly, by_gzip, by_zstd])
+@pytest.mark.parametrize("packed", [plainly, *long(by_gzip, by_zstd)])
 def test_a_piece_is_played_before_the_next_one_is_written(
     pipe: Pipe, packed: Callable[[], Callable[[bytes], bytes]]
 ) -> None:
@@ -148,7 +149,7 @@ def table(endpoint: str, stag: int, to: int, length: int, rest: str = "") -> str
     )
 
 
-@pytest.mark.parametrize("until", [None, 60])
+@pytest.mark.parametrize("until", [*long(None), 60])
 def test_given_regions_are_registered_for_the_same_segments(
     pipe: Pipe, tmp_path: Path, until: int | None
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_server_and_a_client_report_each_connection(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_demonstration_against_another_host_says_what_to_run_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

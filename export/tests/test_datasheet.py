@@ -53,6 +53,7 @@ def test_the_template_has_no_number_of_its_own() -> None:
     assert {"latency", "area", "registers"} <= names and "$$" not in template
 
 
+@pytest.mark.long
 def test_another_parameter_changes_its_numbers(page: Any) -> None:
     before = page(SMALL)
     changed = RnicConfig(**{**vars(SMALL), "stags": 4096})
@@ -64,6 +65,7 @@ def test_another_parameter_changes_its_numbers(page: Any) -> None:
     assert "4,096" in after and "4,096" not in before and "4096 STags" in after
 
 
+@pytest.mark.long
 def test_another_run_changes_the_latency_and_the_rate(
     page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +105,7 @@ def test_it_needs_no_other_file(page: Any) -> None:
         assert f"@media ({media}" in text or f"@media {media}" in text
 
 
-@pytest.mark.parametrize("config", [SMALL, SENDS, SCTP, ALL, ONLY])
+@pytest.mark.parametrize("config", [SMALL, SENDS, *long(SCTP, ALL, ONLY)])
 def test_the_diagram_has_blocks_and_ports_of_the_gateware(config: RnicConfig) -> None:
     inside = {name for _, name, *_ in Fragment.get(Rnic(config), None).subfragments}
     outside = {name for name in FlatRnic.ports(config)}

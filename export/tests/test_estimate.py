@@ -27,6 +27,7 @@ SMALL = RnicConfig(
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_fresh_run_of_yosys_is_within_the_error_of_the_estimate() -> None:
     run, estimated = measure(SMALL), estimate(SMALL)
     assert run["set"] == changed(SMALL)
@@ -79,6 +80,7 @@ def test_block_rams_are_counted_as_yosys_maps_them(
     assert block_rams(depth, read) == blocks
 
 
+@pytest.mark.long
 def test_larger_tables_and_more_ports_take_more() -> None:
     small = count(SMALL)
     more = count(RnicConfig(**changed(SMALL) | {"stags": 2048}))

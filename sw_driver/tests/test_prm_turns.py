@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.ddp import ErrorNumber, ErrorType
 from ddp_rnic.sw_driver import Device, ErrorEvent, StreamError
@@ -260,13 +261,13 @@ def leaving_while_the_device_revokes_nothing(
 
 @pytest.mark.parametrize(
     "attack",
-    [
+    first([
         large_memory, large_region, copies, large_buffer, revocation,
         closing_while_the_device_is_busy, revocation_that_the_device_does_not_finish,
         many_requests, many_that_are_refused, many_flushed_buffers,
         polling_for_an_error_while_the_device_is_busy, ringing_for_others, leaving,
         leaving_while_the_device_revokes_nothing,
-    ],
+    ], 7),
 )  # fmt: skip
 def test_what_sixteen_clients_ask_for_delays_another_by_one_turn_of_bounded_work(
     crowd: Crowd, attack: Callable[[Crowd, Client, dict[str, int]], None]

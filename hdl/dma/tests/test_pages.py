@@ -8,6 +8,7 @@ from ddp_rnic.hdl.dma.jobs import Placement
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
 from ddp_rnic.hdl.lib.table import Table
 from ddp_rnic.hdl.lib.testing import decoded, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 SLOTS = 64
@@ -165,7 +166,7 @@ def test_every_octet_goes_to_its_page(width, source, stall):
     check(width, items, seed=seed, source=source, stall=stall)
 
 
-@pytest.mark.parametrize("code", range(1, 16))
+@pytest.mark.parametrize("code", [1, 2, *long(*range(3, 15)), 15])
 def test_each_size_of_page_is_cut_to_the_octet(code):
     shift, width = shift_of(code), 64
     size = 1 << shift

@@ -11,6 +11,7 @@ from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
 from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
 from ddp_rnic.hdl.lib.testing import beats_of, receive, send, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -236,7 +237,7 @@ def test_frames_of_the_host_go_out():
 
 
 @pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("stall", [0, 0.3])
+@pytest.mark.parametrize("stall", [*long(0), 0.3])
 def test_frames_of_the_host_and_of_a_stream_go_out_in_turns(width, stall):
     """A frame that is too short or too long for the link is dropped; the next one leaves."""
     rng = random.Random(width)

@@ -12,5 +12,11 @@ def long(*values):
     ]
 
 
+def first(values, count=1):
+    """Returns parameters of which all but the first ``count`` need ``--long``."""
+    values = [*values]
+    return [*values[:count], *long(*values[count:])]
+
+
 #: For tests that only repeat at 512 bits what another test of the same block shows there.
 NARROW = [WIDTHS[0], *long(*WIDTHS[1:])]

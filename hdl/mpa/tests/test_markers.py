@@ -5,6 +5,7 @@ import random
 
 import pytest
 from ddp_rnic.hdl.lib.testing import send, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -64,7 +65,7 @@ def octets_of(start, length, markers, phase):
     return found
 
 
-@pytest.mark.parametrize("stall", [0.0, 0.5])
+@pytest.mark.parametrize("stall", [*long(0.0), 0.5])
 def test_every_octet_but_the_markers_is_placed_in_order(stall):
     rng = random.Random(3)
     moves = [

@@ -9,6 +9,7 @@ SIZES = 2, 2
 WAKES = "(raises | moves | (appends & ~queue.some))"
 
 
+@pytest.mark.long
 def test_the_first_stream_of_a_queue_is_woken_after_each_change():
     proof = bounded(Front(planted("send.associations").AssociationQueues(*SIZES)),
                     depth=Front.DEPTH)  # fmt: skip
@@ -21,6 +22,7 @@ def test_queues_of_two_streams_are_reached():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "old, new",
     (WAKES, "(raises | moves)"),

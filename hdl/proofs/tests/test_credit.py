@@ -23,6 +23,7 @@ def counted(module="send.credit", old="", new=""):
     return Counted(length.FpduLength(), credit.enough)
 
 
+@pytest.mark.long
 def test_the_words_of_an_fpdu_are_counted():
     proof = induction(counted(), depth=Counted.DEPTH)
     assert proof.status == "PASS", proof.log
@@ -42,6 +43,7 @@ def test_words_that_are_miscounted_are_caught(module, old, new):
     assert proof.status == "FAIL", proof.log
 
 
+@pytest.mark.long
 def test_no_octet_leaves_beyond_the_credit_in_the_first_cycles():
     # In 12 cycles no segment can be wrong yet: the bug "plenty" is found in 13.
     proof = bounded(within(lemmas=False), depth=13)
@@ -60,6 +62,7 @@ def test_turns_with_and_without_credit_are_reached():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "module, old, new",
     ("send.credit", "left[2 + PLENTY:].any()", "left[PLENTY:].any()"),

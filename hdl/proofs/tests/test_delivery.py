@@ -54,6 +54,7 @@ def test_a_message_that_is_due_too_soon_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
+@pytest.mark.long
 def test_completions_are_written_in_order_once_and_not_too_soon():
     right = planted("ddp.delivery", Precedence=Straight, CompletionQueues=Direct)
     proof = bounded(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)

@@ -25,6 +25,7 @@ def in_sequence(old="", new="", **options):
     return InSequence(departure.Departure(64, 2), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("harness", [in_turn, in_sequence])
 def test_segments_are_cut_and_leave_in_order(harness):
     rules = harness()

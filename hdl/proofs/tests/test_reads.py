@@ -7,12 +7,14 @@ from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 
 
 #: All planted bugs show within 31 cycles.
-@pytest.mark.parametrize("depth", [32, pytest.param(Answering.DEPTH, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("depth", [32, Answering.DEPTH])
 def test_no_request_waits_for_reads_and_no_read_for_a_free_slot(depth):
     proof = bounded(Answering(End()), depth=depth)
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 def test_two_peers_with_all_reads_outstanding_do_not_wait_for_each_other():
     proof = bounded(Together(Pair()), depth=Together.DEPTH)
     assert proof.status == "PASS", proof.log
@@ -25,6 +27,7 @@ def test_waiting_is_reached(kind, component):
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "module, old, new",
     ("requester", "(op == _Op.FREE) | ", ""),
@@ -38,6 +41,7 @@ def test_peers_that_wait_for_each_other_are_caught(module, old, new):
     assert proof.status == "FAIL", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "module, old, new",
     ("alternation", "(answering | ~own | ~last)", "(answering | ~own)"),

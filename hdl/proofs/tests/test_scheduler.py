@@ -8,6 +8,7 @@ from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 SIZES = 16, 16
 
 
+@pytest.mark.long
 def test_no_wake_is_lost():
     right = planted("send.scheduler", FEW=0, Backlog=Short)
     proof = bounded(Woken(right.Scheduler(*SIZES)), depth=Woken.DEPTH)

@@ -225,7 +225,7 @@ def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
 @pytest.mark.parametrize(
     "component",
     [
-        lambda: Rnic(CONFIG),
+        pytest.param(lambda: Rnic(CONFIG), marks=LONG),
         lambda: Intake(CONFIG),
         *(block for block, _ in BLOCKS.values()),
         lambda: Commit(CONFIG),

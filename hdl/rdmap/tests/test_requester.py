@@ -12,6 +12,7 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.lib.testing import receive, send, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.rdmap import requester
 from ddp_rnic.hdl.spec.completion import Kind, Status
@@ -241,12 +242,12 @@ def bounded(seed, module=requester, rounds=40):
     simulate(dut, last, background=[listen], limit=200_000)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(range(6), 2))
 def test_reads_are_bounded(seed):
     bounded(seed)
 
 
-@pytest.mark.parametrize(("old", "new"), [
+@pytest.mark.parametrize(("old", "new"), first([
     ("becomes.used.eq(found.used + counts)", "becomes.used.eq(found.used)"),
     ("becomes.used.eq(found.used - found.used.any())", "becomes.used.eq(0)"),
     ("m.d.comb += becomes.eq(0)\n            with m.Case(_Op.TAKE)",
@@ -269,7 +270,7 @@ def test_reads_are_bounded(seed):
     ("& header.tagged\n", "\n"),
     ("Mux(account.ord > account.used, account.ord - account.used, 0)",
      "account.ord - account.used"),
-])
+]))
 def test_a_wrong_bound_is_found(old, new):
     wrong = planted("rdmap.requester", old, new)
     with pytest.raises(AssertionError):

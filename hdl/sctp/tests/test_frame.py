@@ -225,6 +225,7 @@ def test_the_udp_port_is_a_parameter(width):
     assert [result.kind for result in said] == [Kind.OTHER, Kind.SCTP, Kind.OTHER]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", (128, 512))
 def test_frames_of_9600_octets_and_of_more_than_a_length_can_say(width):
     rng = seeded(width)

@@ -11,7 +11,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.item import Ticket, Verdict
 from ddp_rnic.hdl.lib.testing import decoded, shared, simulate
-from ddp_rnic.hdl.lib.tests.long import long
+from ddp_rnic.hdl.lib.tests.long import first, long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.session import (
@@ -629,7 +629,7 @@ def test_the_peer_s_answer_fits_this_end_s_initiate(initiate):
     bench.run(testbench)
 
 
-@pytest.mark.parametrize("initiate", INITIATES)
+@pytest.mark.parametrize("initiate", first(INITIATES))
 def test_the_host_s_answer_fits_the_peer_s_initiate(initiate):
     """RFC 6581 section 7: "but with the extended opcodes as defined in this document"."""
     bench = Bench()
@@ -859,7 +859,7 @@ def wire_of(rng, reference, wild):
 #: How many cycles delivery takes, how often messages come, and how often one is illegal.
 WAYS = [(*delivery, wild) for wild in (0.0, 0.15, 0.5)
         for delivery in ((0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3))]
-USUAL = [(2, 0.3, 0.0), (60, 1.0, 0.5)]
+USUAL = [(60, 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("delay, busy, wild", [

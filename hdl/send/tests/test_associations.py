@@ -10,6 +10,7 @@ from collections import deque
 
 import pytest
 from ddp_rnic.hdl.lib.testing import numbered, send, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import first, long
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.send import associations
 
@@ -156,7 +157,7 @@ def most_between(sender):
                for a, b in zip([-1, *found], [*found, len(streams)], strict=True))  # fmt: skip
 
 
-@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("most", [*long(1), 3])
 def test_streams_that_wait_take_credit_in_turn(most):
     """One stream is woken all the time, as by a client that writes its doorbell. A stream that had
     its turn may have a second one before the queue moves.
@@ -255,7 +256,7 @@ def test_a_stream_that_is_not_looked_at_again_is_found():
 
 @pytest.mark.parametrize(
     "old, new",
-    {
+    first({
         "the next stream is not woken": (WAKES, "(raises | (appends & ~queue.some))"),
         "new credit wakes nobody": (WAKES, "(moves | (appends & ~queue.some))"),
         "a stream that ended stays the first": (
@@ -265,7 +266,7 @@ def test_a_stream_that_is_not_looked_at_again_is_found():
         "a stream is listed twice": ("joins.eq(~raises & ~listed & event.lacks)",
                                      "joins.eq(~raises & event.lacks)"),
         "the places are not a ring": ("Mux(place == queue.last, queue.first, ", "Mux(0, 0, "),
-    }.values(),
+    }.values()),
 )  # fmt: skip
 def test_planted_bugs_are_found(old, new):
     module = planted("send.associations", old, new)

@@ -6,6 +6,7 @@ from collections import deque
 import pytest
 from amaranth.hdl import Value
 from ddp_rnic.hdl.lib.testing import decoded, numbered, receive, send, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import first, long
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.send import fetch
 from ddp_rnic.hdl.spec.config import WIDTHS
@@ -133,7 +134,8 @@ def play(module, width, jobs, memory, *, stall=0.0, held=None, seed=1, limit=60_
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("latency", "stall"), [(1, 0.0), (90, 0.3)], ids=["at once", "late"])
+@pytest.mark.parametrize(
+    ("latency", "stall"), [*long((1, 0.0)), (90, 0.3)], ids=["at once", "late"])
 def test_the_entries_of_each_window_come_once_and_in_order(width, latency, stall):
     rng = random.Random(width)
     jobs = windows(rng, 40)
@@ -174,14 +176,14 @@ def test_the_bus_never_waits_while_entries_are_held_up():
 
 @pytest.mark.parametrize(
     "old, new",
-    [
+    first([
         ("fails.eq(beat.bad & ~failed)", "fails.eq(beat.bad & ~failed & (at == 0))"),
         ("self.fail.valid & self.fail.ready", "self.fail.valid"),
         ("Mux(failed, 0, Cat(octets", "Mux(beat.bad, 0, Cat(octets"),
         ("may.eq((free >= RUN) & facts.half)", "may.eq(facts.half)"),
         ("may.eq((free >= RUN) & facts.half)", "may.eq(free >= RUN)"),
         ("final.eq(left == 2)", "final.eq(left == 3)"),
-    ],
+    ]),
     ids=["first beat", "not taken", "one entry", "room", "facts", "window's end"],
 )
 def test_a_bug_in_the_reads_of_rings_is_caught(old, new):

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.send.segmenter import Segmenter, SegmentTag
 from ddp_rnic.hdl.send.work import QUANTUM
@@ -235,7 +236,7 @@ def all_msns(value):
             for stream in range(STREAMS) for qn in range(4)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stall", "idle"), [(0, 0), (0.4, 0), (0.3, 0.4)])
+@pytest.mark.parametrize(("stall", "idle"), [*long((0, 0), (0.4, 0)), (0.3, 0.4)])
 def test_random_messages_are_cut_as_the_model_cuts_them(stall, idle):
     rng = random.Random(7)
     sizes = {stream: rng.choice((19, 64, 118, 119, 500)) for stream in range(STREAMS)}

@@ -155,7 +155,7 @@ def fpdus(*lengths, markers=False):
 
 
 @pytest.mark.parametrize("width, seed", [
-    (64, 1), *long((64, 2)), (128, 3), (256, 4), (512, 5)])
+    (64, 1), *long((64, 2)), (128, 3), (256, 4), *long((512, 5))])
 def test_frames_are_what_the_model_says(width, seed, pytestconfig):
     """Frames come one at a time, because the model acts without delay and the gateware does not."""
     segments = 40 if pytestconfig.getoption("--long") else 20
@@ -222,7 +222,7 @@ def oddities(wire):
                 for bit in range(16))
 
 
-@pytest.mark.parametrize("four", [True, False])
+@pytest.mark.parametrize("four", [*long(True), False])
 def test_each_oddity_is_what_the_model_says(four):
     """Each frame would be taken without its oddity; some are taken with it."""
     end = connection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import time
@@ -93,6 +94,7 @@ def run_chunk(engine: CompiledEngine, *arguments: object) -> Failure | None:
         case 2:
             time.sleep(3)  # longer than the limit, as on a busy machine
         case 3:
+            faulthandler.disable()  # pytest's, which would print where this happens
             os.abort()
         case 4:
             while True:  # only processor time counts

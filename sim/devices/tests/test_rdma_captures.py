@@ -41,7 +41,12 @@ DEVICES = {"receives": RnicConfig(), "sends": RnicConfig(transmit=True, responde
 each_capture = pytest.mark.parametrize(
     "path, config",
     [
-        pytest.param(path, config, id=f"{path.parts[-3]}-{path.name.split('.')[0]}-{device}")
+        pytest.param(
+            path,
+            config,
+            id=f"{path.parts[-3]}-{path.name.split('.')[0]}-{device}",
+            marks=[pytest.mark.long] * (device == "receives"),
+        )
         for path in TRUTH
         for device, config in DEVICES.items()
     ],

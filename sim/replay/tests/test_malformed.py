@@ -861,7 +861,7 @@ CASES: dict[Callable[[Play], Frames], set[Fate]] = {
 }
 
 
-@pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize("stalls", [*long(UNSTALLED), STALLS], ids=["unstalled", "stalled"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_malformed_frame_has_its_fate_and_no_effect_on_the_next(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -772,6 +773,7 @@ def test_another_terminate_with_a_used_ddp_ssn_is_illegal_at_once() -> None:
     plan_of(peers.frames)
 
 
+@pytest.mark.long
 def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
     """RFC 5043 section 5.2.1: the DDP-SSN has 16 bits, and wraps in a long session."""
     peers = opened()
@@ -1290,7 +1292,7 @@ def hostile(seed: int) -> Watched:
     return peers
 
 
-@pytest.mark.parametrize("seeds", range(4))
+@pytest.mark.parametrize("seeds", first(range(4)))
 def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
     """The RNIC may do some things later, or leave them to its host; this changes neither the
     sessions that end nor the deliveries.

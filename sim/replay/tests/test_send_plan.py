@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from ddp_rnic.hdl.lib.tests.long import first, long
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -62,7 +63,7 @@ def captured() -> list[Traffic]:
     "width",
     [pytest.param(width, marks=() if width in ORDINARY else pytest.mark.long) for width in WIDTHS],
 )
-@pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
+@pytest.mark.parametrize("stalls", [*long(UNSTALLED), STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
     config, segments = RnicConfig(width=width, transmit=True, responder=True), 0
     for each in captured():
@@ -78,9 +79,10 @@ def test_what_kernels_sent_leaves_the_rtl_again(width: int, stalls: Stalls) -> N
     "width",
     [pytest.param(width, marks=() if width == 64 else pytest.mark.long) for width in WIDTHS],
 )
-@pytest.mark.parametrize("stalls", [UNSTALLED, STALLS], ids=["fast", "stalled"])
+@pytest.mark.parametrize("stalls", [*long(UNSTALLED), STALLS], ids=["fast", "stalled"])
 def test_what_kernels_sent_over_sctp_leaves_the_rtl_again(width: int, stalls: Stalls) -> None:
-    config, segments = RnicConfig(width=width, transmit=True, mpa=False, sctp=True), 0
+    config = RnicConfig(width=width, transmit=True, responder=True, mpa=False, sctp=True)
+    segments = 0
     for path in KERNELS_SCTP:
         for plan in send_plans(send(traffic(path)), config):
             outcome = ENGINE.run(config, plan.operations, plan.memory.copy(), stalls=stalls)
@@ -289,7 +291,7 @@ def test_requests_of_a_stream_that_is_not_open_are_counted() -> None:
 
 
 @pytest.mark.parametrize("receive", [True, False], ids=["", "only sends"])
-@pytest.mark.parametrize("after", [0, 40, 77, 100, 140, 300])
+@pytest.mark.parametrize("after", [*long(0, 40), 77, *long(100), 140, *long(300)])
 def test_after_a_revocation_nothing_of_the_region_is_read(after: int, receive: bool) -> None:
     """RFC 5041 section 8.3.1 has the same of writes: once invalidated, an STag gives no access."""
     device, region, messages = Device(receive=receive), range(SIZE), 40
@@ -391,7 +393,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("width", first(ORDINARY))
 @pytest.mark.parametrize("limit", [None, 120_000], ids=["", "scarce credit"])
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_of_one_stream_leaves_another_one_its_share(

@@ -53,7 +53,7 @@ class Device(Rings):
     """Streams 1 and 2 are on one association, stream 3 on another one; each has a ring."""
 
     def __init__(self, width: int = 64, *, limits: dict[int, int] | None = None) -> None:
-        self.config = RnicConfig(width=width, transmit=True, mpa=False, sctp=True)
+        self.config = RnicConfig(width=width, transmit=True, responder=True, mpa=False, sctp=True)
         octets = random.Random(1).randbytes(RINGS + 4 * (ENTRY << ENTRIES))
         self.memory = np.frombuffer(octets, np.uint8).copy()
         self.operations: list[Operation] = []

@@ -331,6 +331,7 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
         assert result.exit_code == 2 and "the board has 4096 octets of memory" in result.stderr
 
 
+@pytest.mark.long
 def test_the_port_has_the_rate_that_is_asked_for(
     sim: SimTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

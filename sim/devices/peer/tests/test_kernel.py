@@ -12,6 +12,7 @@ from pathlib import Path
 
 import dpkt
 import pytest
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.sim.devices.guest.ethernet import Ethernet
 from ddp_rnic.sim.devices.guest.image import load
 from ddp_rnic.sim.devices.guest.machine import Guest
@@ -51,7 +52,7 @@ def networks(
     return [KernelNetwork(each, rates, random.Random(at), counts) for at, each in enumerate(cable)]
 
 
-@pytest.mark.parametrize("room", [65535, 4000])
+@pytest.mark.parametrize("room", [*long(65535), 4000])
 def test_rping_works_on_a_bad_network(
     cable: tuple[Ethernet, Ethernet],
     nodes: tuple[Node, Node],

@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from ddp_rnic.cli.app import app
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.sim.devices.guest.image import load
 from ddp_rnic.sim.devices.guest.machine import Guest
 from ddp_rnic.sim.devices.live import Peer, SimTransport
@@ -110,7 +111,7 @@ def test_a_sink_and_an_echo_check_each_octet(node: Node) -> None:
     assert [(tally.messages, tally.octets) for tally in theirs] == [(100, 7000), (3, 180000)]
 
 
-@pytest.mark.parametrize(("server", "name"), [("sink", "sink"), ("perftest", "write")])
+@pytest.mark.parametrize(("server", "name"), [("sink", "sink"), *long(("perftest", "write"))])
 def test_a_device_sends_on_when_nothing_is_received(node: Node, server: str, name: str) -> None:
     """The server has a device of its own, so that of the client wakes up by TCP alone."""
     ours: list[Tally] = []

@@ -145,12 +145,12 @@ def _associations(seed):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     ("stall", "idle"), [(0, 0), *long((0.3, 0.5))])
-def test_every_frame_is_scapys(width, stall, idle):
+def test_every_frame_is_scapys(width, stall, idle, pytestconfig):
     rng, associations = _associations(width)
     octets = width // 8
     lengths = [*range(2, 2 * octets + 6), 1440, 9000 - 30, *(
         rng.randrange(2, 300) for _ in range(20))]  # fmt: skip
-    if not stall and width > 64:
+    if not stall and (width > 64 or pytestconfig.getoption("--long")):
         lengths.append(LONGEST_BODY)
     rng.shuffle(lengths)
     chunks = [

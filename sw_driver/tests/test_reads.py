@@ -362,3 +362,22 @@ def test_two_peers_read_from_each_other_with_all_their_slots_taken(width: int, o
         assert outstanding == [0, 0] and most == ord
         for end, mine in zip(ends, expected, strict=True):
             assert end.error() is None and end.waits is Waits.NOTHING and end.memory == mine
+
+
+def test_read_requests_find_places_in_a_row_after_buffers_came_back_in_any_order(
+    end: End, opened: tuple[SimTransport, Context]
+) -> None:
+    _, context = opened
+    context.buffers[:] = range(64)  # as of a device with so many
+    one, other = Stream(end.stream.pd, end.stream.cq), Stream(end.stream.pd, end.stream.cq)
+    for _ in range(24):
+        one.post_recv(bytearray(1))
+        other.post_recv(bytearray(1))
+    one.close()
+    for _ in range(16):
+        end.stream.post_recv(bytearray(1))
+    end.stream.answer_reads(16)
+    assert len(context.buffers) == 64 - 24 - 16 - 16
+    for stream in (end.stream, other):
+        stream.close()
+    assert sorted(context.buffers) == [*range(64)]

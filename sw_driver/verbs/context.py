@@ -422,7 +422,7 @@ class Context(Closing):
         self.reads, self.chunks = sends["reads"], bool(sends["chunks"])
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
-        self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table
+        self.buffers = [*range(capabilities.buffers)]  #: a heap: free slots of the buffer table
         self.stags = StagAllocator(capabilities.stags, transport.entropy)
         self.numbers = deque(range(capabilities.streams))  #: free stream numbers, longest first
         self.domains = deque(range(1, 1 << 16))  #: free numbers of protection domains

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappush
+
 from ...hdl.spec import commands
 from ...hdl.spec.completion import Completion
 from ...hdl.spec.send import ENTRY
@@ -46,8 +48,8 @@ class Responder:
         self.ird, self._size = ird, (ird - 1).bit_length() + repeats
         self._buffers = self._run()
         self._memory = self._context.transport.allocate(ENTRY << self._size)
-        for number in self._buffers:
-            self._context.buffers.remove(number)
+        # What is sorted is a heap.
+        self._context.buffers[:] = sorted({*self._context.buffers} - {*self._buffers})
         (extent,) = self._memory.extents
         self._address = extent.address
         registers = self._context.registers
@@ -70,9 +72,12 @@ class Responder:
         )  # fmt: skip
 
     def _run(self) -> range:
-        """Returns free places of the buffer table that follow each other, one for each slot."""
-        free, count = sorted(self._context.buffers), 1 << self._size
-        for first, last in zip(free, free[count - 1 :], strict=False):
+        """Returns free places of the buffer table that follow each other, one for each slot.
+
+        They are the last such places, because other buffers take the first places that are free.
+        """
+        free, count = sorted(self._context.buffers, reverse=True), 1 << self._size
+        for last, first in zip(free, free[count - 1 :], strict=False):
             if last - first == count - 1:
                 return range(first, last + 1)
         raise ResourceExhausted(
@@ -121,4 +126,5 @@ class Responder:
     def close(self) -> None:
         """Frees memory and buffers, once the device answers no request any more."""
         self._memory.close()
-        self._context.buffers.extend(self._buffers)
+        for number in self._buffers:
+            heappush(self._context.buffers, number)

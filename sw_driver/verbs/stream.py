@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Self
 
 from ...hdl.spec import commands, ddp
@@ -268,7 +269,7 @@ class Stream(KnownStream):
                 address, code = posted.mapping.address, posted.mapping.layout.code
         elif offset or length:
             raise InvalidRequest("a buffer of no octets must have neither offset nor length")
-        self.context.buffers.popleft()
+        heappop(self.context.buffers)
         return posted, address, code
 
     def _cookie(self) -> int:
@@ -363,7 +364,7 @@ class Stream(KnownStream):
 
     def _give_back(self, posted: _Posted) -> None:
         self._counts[posted.qn] -= 1
-        self.context.buffers.append(posted.slot)
+        heappush(self.context.buffers, posted.slot)
         posted.close()
 
     def fail(self, event: ErrorEvent) -> None:

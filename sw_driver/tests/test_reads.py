@@ -368,7 +368,7 @@ def test_read_requests_find_places_in_a_row_after_buffers_came_back_in_any_order
     end: End, opened: tuple[SimTransport, Context]
 ) -> None:
     _, context = opened
-    context.buffers[:] = range(64)  # as of a device with so many
+    context.buffers[:] = range(64)  # as if the device had 64
     one, other = Stream(end.stream.pd, end.stream.cq), Stream(end.stream.pd, end.stream.cq)
     for _ in range(24):
         one.post_recv(bytearray(1))

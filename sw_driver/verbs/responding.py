@@ -48,7 +48,7 @@ class Responder:
         self.ird, self._size = ird, (ird - 1).bit_length() + repeats
         self._buffers = self._run()
         self._memory = self._context.transport.allocate(ENTRY << self._size)
-        # What is sorted is a heap.
+        # A sorted list is a heap.
         self._context.buffers[:] = sorted({*self._context.buffers} - {*self._buffers})
         (extent,) = self._memory.extents
         self._address = extent.address

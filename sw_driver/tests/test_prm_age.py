@@ -38,7 +38,7 @@ from ddp_rnic.sw_driver.tests.managed import Managed, served
 from ddp_rnic.sw_driver.tests.test_prm_turns import Idle
 
 END = 1 << 32
-ROUNDS = 80
+ROUNDS = 150
 
 
 @pytest.fixture

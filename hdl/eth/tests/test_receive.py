@@ -236,7 +236,7 @@ def latency(relaxed, phase):
 
 def test_frames_without_room_are_dropped_whole_and_counted():
     rng = random.Random(3)
-    frames = [rng.randbytes(rng.choice([64, 900, board.LONGEST])) for _ in range(12)]
+    frames = [rng.randbytes(rng.choice([64, 900, board.LONGEST])) for _ in range(20)]
     out, dropped = cross(frames, hold=4000)
     assert 0 < dropped == len(frames) - len(out)
     left = iter(frames)

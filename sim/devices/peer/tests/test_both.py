@@ -129,7 +129,7 @@ def test_a_silent_message_leaves_room_for_the_one_that_ends_it(
     monkeypatch.setattr(both, "_FULL", 1.0)
     monkeypatch.setattr(both, "_CONNECTIONS", (1,))
     monkeypatch.setattr(both, "_KEEPING", 1.0)  # a release would end silent messages
-    tally = both.play(64, 1, 15, Rates(0, 0, 0))
+    tally = both.play(64, 1, 40, Rates(0, 0, 0))
     assert tally.failure is None
 
 

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..lib.blockram import BlockRam
-from ..lib.stream import Skid, Store, delayed
+from ..lib.stream import Store, delayed
 
 __all__ = ["ROW", "InlineMemory", "InlineRead"]
 
@@ -33,7 +33,7 @@ class InlineMemory(wiring.Component):
     Rows are read in the order in which they came, and none is read again after a later one. So a
     read frees all rows before its own. A read waits for rows that have not come yet.
 
-    Latency: 7 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
+    Latency: 4 cycles from ``ar`` to ``r``. Throughput: one beat per cycle; a row takes as many
     cycles as it has beats. Reset: empty; ``ar`` empty. Errors: none.
 
     Parameters
@@ -94,11 +94,10 @@ class InlineMemory(wiring.Component):
         with m.If(left == 1):
             m.d.sync += come.eq(come + 1)
 
-        m.submodules.stage = stage = Skid(InlineRead(self.ids))
-        m.submodules.queue = queue = Store(self.r.payload.shape(), depth=QUEUE)
-        wiring.connect(m, wiring.flipped(self.ar), stage.i)
+        m.submodules.queue = queue = Store(
+            self.r.payload.shape(), depth=QUEUE, direct=True)
         wiring.connect(m, queue.o, wiring.flipped(self.r))
-        read, beat = stage.o.payload, Signal(8)
+        read, beat = self.ar.payload, Signal(8)
         at, last, ends = Signal(row_bits + split), Signal(row_bits + 1), Signal()
         # A beat's row is compared with those that have come; then the beat waits until it is there.
         shape = data.StructLayout({
@@ -117,18 +116,18 @@ class InlineMemory(wiring.Component):
             served.eq(waits & here & queue.half),
             moves.eq(~waits | served),
             loads.eq(~compares | moves),
-            stage.o.ready.eq(loads & ends),
+            self.ar.ready.eq(loads & ends),
             ram.address[0].eq(now.address),
         ]
         with m.If(loads):
             m.d.sync += [
-                compares.eq(stage.o.valid),
+                compares.eq(self.ar.valid),
                 next_one.none.eq(read.none),
                 next_one.address.eq(at),
                 next_one.id.eq(read.id),
                 next_one.last.eq(ends),
             ]
-            with m.If(stage.o.valid):
+            with m.If(self.ar.valid):
                 m.d.sync += [
                     beat.eq(Mux(ends, 0, beat + 1)),
                     last.eq(Cat(at[split:], last[-1] ^ (at[split:] < last[:-1]))),

@@ -158,11 +158,15 @@ class Store(wiring.Component):
     Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none; a push into a full
     store is not allowed. ``o.payload`` is combinational, read from distributed RAM.
 
+    If ``direct``, an item that arrives in an empty store is offered in its own cycle: latency 0.
+
     Parameters
     ----------
     shape
     depth : int
         Capacity in items, a power of two.
+    direct : bool
+        ``o`` is combinational from ``i``, which should be a register.
 
     Members
     -------
@@ -174,13 +178,14 @@ class Store(wiring.Component):
         Items in the store, including one that left in the last cycle.
     """
 
-    def __init__(self, shape, *, depth):
+    def __init__(self, shape, *, depth, direct=False):
         if not isinstance(depth, int):
             raise TypeError(f"Queue depth must be an integer, not {depth!r}")
         if depth < 4 or depth & (depth - 1):
             raise ValueError(f"Queue depth must be a power of two and at least 4, not {depth!r}")
         self.shape = shape
         self.depth = depth
+        self.direct = direct
         super().__init__({
             "i": In(stream.Signature(shape, always_ready=True)),
             "o": Out(stream.Signature(shape)),
@@ -194,19 +199,23 @@ class Store(wiring.Component):
             shape=self.shape, depth=self.depth, init=[])
         m.submodules.pointers = pointers = Pointers(self.depth)
         write, read = storage.write_port(), storage.read_port(domain="comb")
+        passes = ~pointers.some & self.o.ready if self.direct else C(0)
 
         m.d.comb += [
-            self.o.valid.eq(pointers.some),
+            self.o.valid.eq(pointers.some | (self.i.valid if self.direct else 0)),
             self.o.payload.eq(read.data),
             self.level.eq(pointers.level),
             self.half.eq(~self.level[-2:].any()),
-            pointers.push.eq(self.i.valid),
+            pointers.push.eq(self.i.valid & ~passes),
             pointers.pop.eq(pointers.some & self.o.ready),
             write.en.eq(self.i.valid),
             write.addr.eq(pointers.write),
             write.data.eq(self.i.payload),
             read.addr.eq(pointers.read),
         ]
+        if self.direct:
+            with m.If(~pointers.some):
+                m.d.comb += self.o.payload.eq(self.i.payload)
         return m
 
 
@@ -353,6 +362,8 @@ class Prefetch(wiring.Component):
         Items in the ring, a power of two.
     relaxed : bool
         True for a slow clock.
+    direct : bool
+        An item that is written while no other one is read passes the ring by; if ``relaxed`` only.
 
     Members
     -------
@@ -363,19 +374,23 @@ class Prefetch(wiring.Component):
         The item's slot in the ring.
     pop : Out(1)
         The item is read in this cycle; its slot is free from the next cycle on.
+    passes : Out(1)
+        The item that is written moves to the output in this cycle, and ``some`` never rises for it.
     o : Out(stream.Signature(shape))
     """
 
-    def __init__(self, shape, *, depth, relaxed=False):
+    def __init__(self, shape, *, depth, relaxed=False, direct=False):
         self.shape = shape
         self.depth = depth
         self.relaxed = relaxed
+        self.direct = direct
         written = data.StructLayout({"item": shape, "address": range(depth)})
         super().__init__({
             "write": In(stream.Signature(written, always_ready=True)),
             "some": In(1),
             "address": In(range(depth)),
             "pop": Out(1),
+            "passes": Out(1),
             "o": Out(stream.Signature(shape)),
         })
 
@@ -411,7 +426,11 @@ class Prefetch(wiring.Component):
             with m.If(moves):
                 m.d.sync += latched.eq(self.some)
             with m.If(advance):
-                m.d.sync += [self.o.valid.eq(latched), held.eq(read.data)]
+                m.d.sync += [self.o.valid.eq(latched | self.passes), held.eq(read.data)]
+            if self.direct:
+                m.d.comb += self.passes.eq(self.write.valid & ~self.some & ~latched & advance)
+                with m.If(advance & ~latched):
+                    m.d.sync += held.eq(self.write.payload.item)
             return m
 
         m.d.comb += [skid.i.valid.eq(came), skid.i.payload.eq(near)]
@@ -431,16 +450,17 @@ class Prefetch(wiring.Component):
 class Backlog(wiring.Component):
     """Queues items in block RAM: a deep :class:`Store`.
 
-    Latency: 5 cycles, 3 if ``relaxed``. Throughput: one item per cycle. Reset: empty. Errors: none;
-    a push into a full backlog is not allowed. The output is a register.
+    Latency: 5 cycles, 3 if ``relaxed``, 1 if ``direct`` while it is empty. Throughput: one item per
+    cycle. Reset: empty. Errors: none; a push into a full backlog is not allowed. The output is a
+    register.
 
     Parameters
     ----------
     shape
     depth : int
         Capacity in items, a power of two from 16 up.
-    relaxed : bool
-        That of the :class:`Prefetch`.
+    relaxed, direct : bool
+        Those of the :class:`Prefetch`.
 
     Members
     -------
@@ -452,7 +472,7 @@ class Backlog(wiring.Component):
         Items in the backlog, including one that left in the last cycle.
     """
 
-    def __init__(self, shape, *, depth, relaxed=False):
+    def __init__(self, shape, *, depth, relaxed=False, direct=False):
         if not isinstance(depth, int):
             raise TypeError(f"Backlog depth must be an integer, not {depth!r}")
         if depth < 16 or depth & (depth - 1):
@@ -461,6 +481,7 @@ class Backlog(wiring.Component):
         self.shape = shape
         self.depth = depth
         self.relaxed = relaxed
+        self.direct = direct
         super().__init__({
             "i": In(stream.Signature(shape, always_ready=True)),
             "o": Out(stream.Signature(shape)),
@@ -472,12 +493,12 @@ class Backlog(wiring.Component):
         m = Module()
         m.submodules.pointers = pointers = Pointers(self.depth)
         m.submodules.ring = ring = Prefetch(
-            self.shape, depth=self.depth, relaxed=self.relaxed)
+            self.shape, depth=self.depth, relaxed=self.relaxed, direct=self.direct)
         popped = Signal()
 
         wiring.connect(m, ring.o, wiring.flipped(self.o))
         m.d.comb += [
-            pointers.push.eq(self.i.valid),
+            pointers.push.eq(self.i.valid & ~ring.passes),
             pointers.pop.eq(ring.pop),
             ring.write.valid.eq(self.i.valid),
             ring.write.payload.address.eq(pointers.write),

@@ -364,7 +364,7 @@ class Framer(wiring.Component):
     @property
     def latency(self):
         """Cycles from the last beat of a ULPDU to the last beat of its FPDU."""
-        return 1 + self._inserter.latency + self._crc.latency + 2
+        return 1 + self._inserter.latency + self._crc.latency + 1
 
     def elaborate(self, platform):
         m = Module()
@@ -372,9 +372,10 @@ class Framer(wiring.Component):
         m.submodules.prefix = prefix = LengthPrefix(self.width)
         m.submodules.inserter = inserter = self._inserter
         m.submodules.crc = crc = self._crc
-        m.submodules.queue = queue = Store(data.StructLayout({
-            "data": self.width, "words": range(words + 1), "last": 1, "crc": 1}), depth=QUEUE)
-        m.submodules.sums = sums = Store(32, depth=QUEUE)
+        beats = data.StructLayout({
+            "data": self.width, "words": range(words + 1), "last": 1, "crc": 1})
+        m.submodules.queue = queue = Store(beats, depth=QUEUE, direct=True)
+        m.submodules.sums = sums = Store(32, depth=QUEUE, direct=True)
         known = data.StructLayout({"stream": 16, "sequence": 32, "record": SentRecord()})
         m.submodules.known = waiting = Store(known, depth=2 * QUEUE)
         m.submodules.of_packet = of_packet = Skid(known)

@@ -188,14 +188,17 @@ class Passed(Harness):
         store = self.inside.component(name)
         count, mark = items(m, store), self.any(1, name="mark")
         item, followed, ahead = Signal.like(comes.payload), Signal(), Signal(8)
+        through = comes.valid & goes & (count == 0)
         with m.If(~followed):
             m.d.sync += [
-                followed.eq(comes.valid & mark), item.eq(comes.payload), ahead.eq(count - goes)]
+                followed.eq(comes.valid & mark & ~through), item.eq(comes.payload),
+                ahead.eq(count - goes)]
         with m.Elif(goes):
             m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
         turn = followed & (ahead == 0)
         self.always(if_(comes.valid, count < store.depth), "there is room")
-        self.always(if_(goes, count != 0), "only what came goes out")
+        self.always(if_(goes, (count != 0) | comes.valid), "only what came goes out")
+        self.always(if_(through, shown == comes.payload), "what came finds an empty store")
         self.always(if_(turn & goes, shown == item), "each in its turn")
         m.d.comb += Cover(turn & goes & self.past(ahead == 2, 4), f"{name}: an item goes by")
         slot = Signal(range(store.depth))

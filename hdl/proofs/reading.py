@@ -106,8 +106,9 @@ class Checking(Harness):
     its segment was refused.
 
     Any one part is followed through the checks, the queue before the cutter, the cutter, and the
-    queue after it; it may pass the checks and the cutter by. :class:`BusyCut` replaces the cutter,
-    as :class:`Cutting` proves it, and :class:`~.parts.AnyCheck` the checks against the entry.
+    queue after it; it may pass the checks, the cutter and empty queues by. :class:`BusyCut`
+    replaces the cutter, as :class:`Cutting` proves it, and :class:`~.parts.AnyCheck` the checks
+    against the entry.
     Assumes nothing. By induction of depth 2.
     """
 
@@ -130,21 +131,21 @@ class Checking(Harness):
         quick = inside["quick"] & age[Permitted.QUICK - 1]
         with m.If(quick):
             m.d.sync += age.eq(0)
-        with m.If(age[-1] | quick):
-            m.d.sync += [waits.eq(checked.i.valid), ahead.eq(counts[checked] - moves)]
-        for here, goes, there, count in (
-            (waits, moves, cuts, cut.count - cut.ends),
-            (cuts, cut.ends, leaves, counts[pieces] - pops),
-            (leaves, pops, None, C(0)),
-        ):
-            with m.If(here & goes):
-                m.d.sync += ahead.eq(ahead - 1)
-                with m.If(ahead == 0):
-                    m.d.sync += [here.eq(0), ahead.eq(count)]
-                    if there is not None:
-                        m.d.sync += there.eq(1)
-        with m.If(waits & moves & ~cut.i.valid & (ahead == 0)):
-            m.d.sync += [cuts.eq(0), leaves.eq(1), ahead.eq(counts[pieces] - pops)]
+        # It leaves the first queue, perhaps in the cycle in which it comes there; and the second.
+        checks, first = (age[-1] | quick) & checked.i.valid, Signal()
+        second, alone = cuts & cut.ends & (ahead == 0), pops & (counts[pieces] == 0)
+        m.d.comb += first.eq(moves & Mux(checks, counts[checked] == 0, waits & (ahead == 0)))
+        with m.If(((waits & moves) | (cuts & cut.ends) | (leaves & pops)) & (ahead != 0)):
+            m.d.sync += ahead.eq(ahead - 1)
+        with m.If(checks & ~first):
+            m.d.sync += [waits.eq(1), ahead.eq(counts[checked] - moves)]
+        with m.Elif(first & cut.i.valid):
+            m.d.sync += [waits.eq(0), cuts.eq(1), ahead.eq(cut.count - cut.ends)]
+        with m.Elif(first | second):
+            m.d.sync += [
+                waits.eq(0), cuts.eq(0), leaves.eq(~alone), ahead.eq(counts[pieces] - pops)]
+        with m.Elif(leaves & pops & (ahead == 0)):
+            m.d.sync += leaves.eq(0)
         self.always(if_(self.past(begins | followed), dut.busy), "busy while it is inside")
         m.d.comb += Cover(leaves & pops & (ahead == 0), "it leaves")
 
@@ -327,8 +328,9 @@ class Issued(Harness):
         m.d.sync += age.eq(Cat(begins, age))
         with m.If(begins):
             m.d.sync += epoch.eq(dut.epoch)
-        with m.If(age[-1]):
-            m.d.sync += [waits.eq(1), ahead.eq(waiting - taken)]
+        with m.If(age[-1]):  # it passes an empty queue by
+            by = taken & (waiting == 0)
+            m.d.sync += [waits.eq(~by), cuts.eq(by), ahead.eq(waiting - taken)]
         with m.If(waits & taken):
             m.d.sync += [ahead.eq(ahead - 1), waits.eq(ahead != 0), cuts.eq(ahead == 0)]
         with m.If(cuts & ends):

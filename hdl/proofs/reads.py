@@ -15,7 +15,7 @@ __all__ = ["Answering", "End", "Pair", "Together"]
 
 STREAMS, SLOTS = 2, 2
 #: Cycles of a turn from its look-up to its end, at least; from there to the look-up of the next
-#: turn, in which :class:`~..send.scheduler.Scheduler` alone needs ten; and in which a step ends.
+#: turn, in which :class:`~..send.scheduler.Scheduler` alone needs seven; and in which a step ends.
 TURN, NEXT, STEP = 5, 8, 4
 #: The most requests that wait at an end, and Reads that it has.
 MOST = 3

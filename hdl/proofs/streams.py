@@ -179,20 +179,25 @@ class _Order(Harness):
         self.followed = followed = Signal()
         self.ahead = ahead = Signal.like(count)
         self.item = item = Signal.like(Value.cast(dut.i.payload))
-        push, pop = Signal(), Signal()
+        push, pop, passes = Signal(), Signal(), Signal()
         mark = self.any(1, name="mark")
-        m.d.comb += [push.eq(dut.i.valid & dut.i.ready), pop.eq(dut.o.valid & dut.o.ready)]
+        m.d.comb += [
+            push.eq(dut.i.valid & dut.i.ready),
+            pop.eq(dut.o.valid & dut.o.ready),
+            passes.eq(self.passes() & (count == 0)),
+        ]
         m.d.sync += count.eq(count + push - pop)
         with m.If(~followed):
             m.d.sync += [
-                followed.eq(push & mark),
+                followed.eq(push & mark & ~(passes & pop)),
                 item.eq(dut.i.payload),
                 ahead.eq(count - pop),
             ]
         with m.Elif(pop):
             m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
         self.steady(dut.o, "o is held")
-        self.always(if_(dut.o.valid, count != 0), "only what came in goes out")
+        self.always(if_(dut.o.valid, (count != 0) | passes), "only what came in goes out")
+        self.always(if_(passes, dut.o.payload == dut.i.payload), "what passes by is unchanged")
         first = followed & (ahead == 0)
         self.always(if_(first & dut.o.valid, dut.o.payload == item), "the item comes in its turn")
         self.always(if_(followed, ahead < count), "the item is inside")
@@ -201,6 +206,10 @@ class _Order(Harness):
             waited = waited & self.past(first, cycles)
         self.always(if_(waited, dut.o.valid), "what is first is offered")
         m.d.comb += Cover(first & pop & self.past(followed & (ahead == 2), 4), "an item goes by")
+
+    def passes(self):
+        """Returns whether an item that comes now is offered now, if the queue is empty."""
+        return C(0)
 
 
 class StoreOrder(_Order):
@@ -215,6 +224,9 @@ class StoreOrder(_Order):
         self.assume(~dut.i.valid | (self.count < dut.depth))
         self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
         self.where(m, "", self.count, self.ahead, self.followed)
+
+    def passes(self):
+        return self.dut.i.valid if getattr(self.dut, "direct", False) else C(0)
 
     def where(self, m, path, count, ahead, followed):
         """States where the items of a store are; ``ahead`` precede the one that is followed."""

@@ -15,7 +15,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..bus.axi import AxiRead, Response
-from ..lib.stream import Backlog, Skid, Store, copies, delayed
+from ..lib.stream import Backlog, Store, copies, delayed
 from ..spec.send import ENTRY
 from .repeats import SLOT_BITS
 from .runs import RUN, Runs, Span
@@ -73,7 +73,8 @@ class Fetch(wiring.Component):
     If the bus refuses a read, the stream fails, and the entry with the first beat that was refused
     is zeros, and so are all later ones of its window. The stream fails before such an entry leaves.
 
-    Latency: 2 cycles from ``windows`` to ``bus.ar``, 5 from an entry's last beat to the entry.
+    Latency: 1 cycle from ``windows`` to ``bus.ar``, 2 from an entry's last beat to the entry, or 4
+    while earlier beats wait.
     Throughput: one run in 2 cycles; one beat per cycle, and one cycle more for a window. Reset:
     empty; not while a read is outstanding on the bus. Errors: ``fail``.
 
@@ -104,17 +105,16 @@ class Fetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.stage = stage = Skid(Window(self.streams))
         m.submodules.runs = runs = Runs()
         m.submodules.facts = facts = Store(_Facts(self.streams), depth=WINDOWS)
-        m.submodules.beats = beats = Backlog(_Beat(self.width), depth=BEATS, relaxed=True)
+        m.submodules.beats = beats = Backlog(
+            _Beat(self.width), depth=BEATS, relaxed=True, direct=True)
         m.submodules.entries = entries = Entries(self.width, self.streams)
-        wiring.connect(m, wiring.flipped(self.windows), stage.i)
         wiring.connect(m, facts.o, entries.windows)
         wiring.connect(m, beats.o, entries.beats)
         wiring.connect(m, entries.o, wiring.flipped(self.o))
         wiring.connect(m, entries.fail, wiring.flipped(self.fail))
-        window, run, address = stage.o.payload, runs.o.payload, self.bus.ar.payload
+        window, run, address = self.windows.payload, runs.o.payload, self.bus.ar.payload
         each = exact_log2(8 * ENTRY // self.width)  # beats of an entry, as a power of two
         # Entries for which there is room. A run comes two cycles after the one before it at the
         # earliest, when ``may`` counts that.
@@ -122,14 +122,17 @@ class Fetch(wiring.Component):
         free, may, reads = Signal(range(most + 1), init=most), Signal(), Signal()
         m.d.comb += [
             *(runs.i.payload[name].eq(window[name]) for name, _ in Span()),
-            runs.i.valid.eq(stage.o.valid),
-            stage.o.ready.eq(runs.i.ready),
+            runs.i.valid.eq(self.windows.valid),
+            self.windows.ready.eq(runs.i.ready),
             self.bus.ar.valid.eq(runs.o.valid & may),
             address.addr.eq(run.at << exact_log2(ENTRY)),
             address.len.eq((run.count << each) - 1),
             runs.o.ready.eq(self.bus.ar.ready & may),
             reads.eq(self.bus.ar.valid & self.bus.ar.ready),
             self.bus.r.ready.eq(1),
+            beats.i.valid.eq(self.bus.r.valid),
+            beats.i.payload.data.eq(self.bus.r.payload.data),
+            beats.i.payload.bad.eq(self.bus.r.payload.resp != Response.OKAY.value),
         ]
         m.d.sync += [
             self.busy.eq(facts.i.valid | facts.o.valid | entries.busy),
@@ -138,9 +141,6 @@ class Fetch(wiring.Component):
             # Long before the first beat. One more than ``may`` knows of fits, too.
             facts.i.valid.eq(reads & run.first),
             *(facts.i.payload[name].eq(window[name]) for name, _ in _Facts(self.streams)),
-            beats.i.valid.eq(self.bus.r.valid),
-            beats.i.payload.data.eq(self.bus.r.payload.data),
-            beats.i.payload.bad.eq(self.bus.r.payload.resp != Response.OKAY.value),
         ]
         return m
 

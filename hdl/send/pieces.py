@@ -77,7 +77,8 @@ class PieceCutter(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.queue = queue = Store(SendPart(self.streams), depth=QUEUE)
+        m.submodules.queue = queue = Store(
+            SendPart(self.streams), depth=QUEUE, direct=True)
         wiring.connect(m, queue.o, wiring.flipped(self.o))
         share, piece = Signal(Share(self.streams)), Signal(LocalPiece())
         has_share, has_piece = Signal(), Signal()

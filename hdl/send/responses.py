@@ -34,7 +34,8 @@ class ResponseEntries(wiring.Component):
     Members
     -------
     i, o : In, Out(stream.Signature(WorkEntry(streams)))
-        Entries whose turn is not one for responses pass.
+        Entries whose turn is not one for responses pass unchanged, in their own cycle if no entry
+        is inside.
     """
 
     def __init__(self, streams):
@@ -48,13 +49,16 @@ class ResponseEntries(wiring.Component):
         m = Module()
         work = WorkEntry(self.streams)
         shorter = data.StructLayout({"work": work, "less": 32})  # the length less one
-        # No chain of ready signals leads through this block.
+        # No chain of ready signals leads through the two registers.
         m.submodules.first = first = Skid(shorter)
         m.submodules.then = then = Stage(work)
-        wiring.connect(m, then.o, wiring.flipped(self.o))
+        passes = ~first.o.valid & ~then.o.valid & ~self.i.payload.turn.response
         m.d.comb += [
-            first.i.valid.eq(self.i.valid),
-            self.i.ready.eq(first.i.ready),
+            self.o.valid.eq(Mux(passes, self.i.valid, then.o.valid)),
+            self.o.payload.eq(Mux(passes, self.i.payload.as_value(), then.o.payload.as_value())),
+            then.o.ready.eq(self.o.ready),
+            first.i.valid.eq(self.i.valid & ~passes),
+            self.i.ready.eq(Mux(passes, self.o.ready, first.i.ready)),
             first.i.payload.work.eq(self.i.payload),
             first.i.payload.less.eq(read_request.decode(self.i.payload.entry)["length"] - 1),
             then.i.valid.eq(first.o.valid),

@@ -9,8 +9,8 @@ The data's way::
                          └ inline ─► inline memory
 
 Budget of cycles, at every width: a segment each 2 cycles, a part of a piece each 2 cycles, and a
-piece each cycle into the queue. From an entry to its first segment 10, and from ``reserved`` to the
-segment's first part 1. So a segment of one part costs no more than its beats if it has two of them.
+piece each cycle into the queue. From an entry to its first segment 9, and from there to its first
+part 3. So a segment of one part costs no more than its beats if it has two of them.
 """
 
 from amaranth import *
@@ -196,7 +196,7 @@ def _header_octets(message, sctp):
 class Preparation(wiring.Component):
     """Computes where a message continues: its offset, and the octets that are left.
 
-    Latency: 3 cycles. Throughput: one message per cycle. Reset: empty. Errors: a message of which
+    Latency: 2 cycles. Throughput: one message per cycle. Reset: empty. Errors: a message of which
     more octets were sent than it has is refused.
 
     Members
@@ -218,32 +218,28 @@ class Preparation(wiring.Component):
         # The output is a register, because the cutter looks up tables for the message that waits.
         m.submodules.skid = skid = Skid(_Prepared(self.streams))
         wiring.connect(m, skid.o, wiring.flipped(self.o))
-        stages = [Signal(_Prepared(self.streams), name=f"stage{n}", reset_less=True)
-                  for n in (1, 2)]
-        begun, done, carry, valid = Signal(32), Signal(32), Signal(), Signal(2)
+        half = Signal(_Prepared(self.streams), reset_less=True)
+        begun, carry, then = Signal(32), Signal(), skid.i.payload
         same = ("stream", "tagged", "control", "read", "rsvdulp", "qn", "signaled", "fence",
                 "entries", "partial", "last", "turn")
         m.d.comb += [
             self.i.ready.eq(skid.i.ready),
-            skid.i.valid.eq(valid[1]),
-            skid.i.payload.eq(stages[1]),
+            then.eq(half),
+            then.at[32:].eq(half.at[32:] + (carry & half.tagged)),
+            then.left.eq(half.left + _header_octets(half, self.sctp)),
             begun.eq(Mux(message.turn.first, message.turn.done, 0)),
         ]
         with m.If(skid.i.ready):
             m.d.sync += [
-                valid.eq(Cat(self.i.valid, valid)),
-                *(stages[0][name].eq(message[name]) for name in same),
-                stages[0].further.eq(Mux(message.pieces.any(), message.pieces - 1, 0)),
-                stages[0].refused.eq(message.refused | (begun > message.length)),
-                stages[0].name.eq(Mux(message.tagged, message.stag, message.qn)),
-                Cat(stages[0].at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
-                stages[0].at[32:].eq(Mux(message.tagged, message.to[32:], 0)),
-                stages[0].left.eq(message.length - begun),
-                done.eq(begun),
-                stages[1].eq(stages[0]),
-                stages[1].at[32:].eq(stages[0].at[32:] + (carry & stages[0].tagged)),
-                stages[1].left.eq(stages[0].left + _header_octets(stages[0], self.sctp)),
-                stages[1].done.eq(done),
+                skid.i.valid.eq(self.i.valid),
+                *(half[name].eq(message[name]) for name in same),
+                half.further.eq(Mux(message.pieces.any(), message.pieces - 1, 0)),
+                half.refused.eq(message.refused | (begun > message.length)),
+                half.name.eq(Mux(message.tagged, message.stag, message.qn)),
+                Cat(half.at[:32], carry).eq(Mux(message.tagged, message.to[:32], 0) + begun),
+                half.at[32:].eq(Mux(message.tagged, message.to[32:], 0)),
+                half.left.eq(message.length - begun),
+                half.done.eq(begun),
             ]
         return m
 
@@ -836,8 +832,8 @@ class Segmenter(wiring.Component):
         m.submodules.preparation = preparation = Preparation(self.streams, sctp=self.sctp)
         m.submodules.cutter = cutter = Cutter(
             self.width, self.streams, associations=self.associations, reads=self.reads)
-        m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE)
-        m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE)
+        m.submodules.segments = segments = Store(ReadSegment(), depth=QUEUE, direct=True)
+        m.submodules.shares = shares = Store(Share(self.streams), depth=QUEUE, direct=True)
         m.submodules.parts = parts = PieceCutter(self.streams)
         wiring.connect(m, wiring.flipped(self.i), reader.i)
         wiring.connect(m, reader.inline, wiring.flipped(self.inline))
@@ -870,8 +866,8 @@ class Segmenter(wiring.Component):
             cutter.repeat.eq(self.repeat),
             self.begins.eq(reader.messages.valid & ~reader.messages.payload.partial),
             cutter.look.valid.eq(
-                messages.o.valid & messages.o.ready & messages.o.payload.turn.first),
-            cutter.look.payload.eq(messages.o.payload.stream),
+                reader.messages.valid & reader.messages.payload.turn.first),
+            cutter.look.payload.eq(reader.messages.payload.stream),
         ]
         # A segment's parts wait until there is room for it.
         reserved = Signal(range(513))

@@ -167,29 +167,33 @@ def test_registers_that_answer_again_are_caught():
 
 
 @pytest.mark.parametrize(
-    "harness, component",
-    [(StoreOrder, Store), (QueueOrder, Queue), (SkidOrder, Skid), (StageOrder, Stage)],
+    "harness, component, options",
+    [(StoreOrder, Store, {"depth": 4}), (StoreOrder, Store, {"depth": 4, "direct": True}),
+     (QueueOrder, Queue, {"depth": 4}), (SkidOrder, Skid, {}), (StageOrder, Stage, {})],
+    ids=["Store", "direct", "Queue", "Skid", "Stage"],
 )
-def test_a_queue_keeps_its_items_in_order(harness, component):
-    size = {"depth": 4} if component in (Store, Queue) else {}
-    proof = induction(harness(component(4, **size)), depth=2)
+def test_a_queue_keeps_its_items_in_order(harness, component, options):
+    proof = induction(harness(component(4, **options)), depth=2)
     assert proof.status == "PASS", proof.log
 
 
 @pytest.mark.parametrize(
-    "harness, name, old, new",
+    "harness, name, options, old, new",
     [
-        (StoreOrder, "Store", "self.read.eq(self.read + 1)", "self.read.eq(self.read + 2)"),
-        (QueueOrder, "Queue", "store.level < self.depth - 1", "store.level < self.depth + 1"),
-        (SkidOrder, "Skid", "Mux(full, spare, self.i.payload)", "self.i.payload"),
-        (StageOrder, "Stage", *CARELESS),
-        *long((StoreOrder, "Store", "Mux(popped, two, one)", "one")),
+        (StoreOrder, "Store", {"depth": 4}, "self.read.eq(self.read + 1)",
+         "self.read.eq(self.read + 2)"),
+        (StoreOrder, "Store", {"depth": 4, "direct": True}, "~pointers.some & self.o.ready",
+         "~pointers.some"),
+        (QueueOrder, "Queue", {"depth": 4}, "store.level < self.depth - 1",
+         "store.level < self.depth + 1"),
+        (SkidOrder, "Skid", {}, "Mux(full, spare, self.i.payload)", "self.i.payload"),
+        (StageOrder, "Stage", {}, *CARELESS),
+        *long((StoreOrder, "Store", {"depth": 4}, "Mux(popped, two, one)", "one")),
     ],
 )
-def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
-    size = {"depth": 4} if name in ("Store", "Queue") else {}
+def test_a_queue_that_loses_an_item_is_caught(harness, name, options, old, new):
     bug = getattr(planted("lib.stream", old, new), name)
-    proof = bounded(harness(bug(4, **size), lemmas=False), depth=14)
+    proof = bounded(harness(bug(4, **options), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 
@@ -199,26 +203,28 @@ def test_items_go_through_a_queue():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize("relaxed", [False, True])
-def test_a_backlog_keeps_its_items_in_order(relaxed):
-    proof = induction(BacklogOrder(Backlog(4, depth=16, relaxed=relaxed)), depth=6)
+@pytest.mark.parametrize("relaxed, direct", [(False, False), (True, False), (True, True)])
+def test_a_backlog_keeps_its_items_in_order(relaxed, direct):
+    backlog = Backlog(4, depth=16, relaxed=relaxed, direct=direct)
+    proof = induction(BacklogOrder(backlog), depth=6)
     assert proof.status == "PASS", proof.log
 
 
 @pytest.mark.parametrize(
-    "relaxed, old, new",
+    "relaxed, direct, old, new",
     [
-        (False, "skid.i.valid.eq(came)", "skid.i.valid.eq(staged)"),
-        (True, "moves.eq(~latched | advance)", "moves.eq(1)"),
-        *long((False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
+        (False, False, "skid.i.valid.eq(came)", "skid.i.valid.eq(staged)"),
+        (True, False, "moves.eq(~latched | advance)", "moves.eq(1)"),
+        (True, True, "~self.some & ~latched & advance", "~self.some & advance"),
+        *long((False, False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
                "moves.eq(1)")),
     ],
-    ids=["early", "relaxed", "late"],
+    ids=["early", "relaxed", "direct", "late"],
 )
-def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
+def test_a_backlog_that_loses_an_item_is_caught(relaxed, direct, old, new):
     bug = planted("lib.stream", old, new)
-    proof = bounded(
-        BacklogOrder(bug.Backlog(4, depth=16, relaxed=relaxed), lemmas=False), depth=14)
+    backlog = bug.Backlog(4, depth=16, relaxed=relaxed, direct=direct)
+    proof = bounded(BacklogOrder(backlog, lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 

@@ -123,7 +123,8 @@ def test_streams_share_octets_whatever_the_length_of_their_segments():
     lengths |= dict.fromkeys(range(10, STREAMS), (50,))
     sender = play(dict.fromkeys(range(10), 10**9), lengths=lengths, cycles=6000)
     shares = [sender.sent[stream] for stream in range(10)]
-    assert len(sender.turns) > 400 and max(shares) - min(shares) <= 2 * QUANTUM
+    # One turn more of the first stream, which has it before the others are woken.
+    assert len(sender.turns) > 400 and max(shares) - min(shares) <= 3 * QUANTUM
     assert not any(sender.sent[stream] for stream in range(10, STREAMS))
 
 
@@ -136,11 +137,13 @@ def test_a_stream_waits_for_one_turn_of_each_other_stream():
         assert sorted(order[at : at + STREAMS]) == [*range(STREAMS)], at
 
 
-@pytest.mark.parametrize("streams, latency", ((STREAMS, 8), (2 * FEW, 10)))
+@pytest.mark.parametrize("streams, latency", ((STREAMS, 6), (2 * FEW, 8)))
 def test_a_wake_gives_one_turn_after_the_fixed_latency(streams, latency):
-    sender = play({5: 10}, streams=streams, cycles=200)
-    ((cycle, _),), ((turn, stream),) = sender.woken, sender.turns
-    assert (turn - cycle, stream, sender.empty) == (latency, 5, 0)
+    """The first wake after a rest passes the queue by; the one after it does not."""
+    sender = play({5: 10, 7: 10}, streams=streams, cycles=200)
+    late = [turn - cycle for (cycle, _), (turn, _) in zip(sender.woken, sender.turns, strict=True)]
+    assert (late, [stream for _, stream in sender.turns]) == ([2, latency], [5, 7])
+    assert sender.empty == 0
 
 
 def test_a_turn_every_two_cycles():

@@ -96,13 +96,13 @@ def test_the_address_follows_the_last_beat_within_bounds(results: bench.Results)
 
 
 def test_sending_takes_about_the_beats_of_port_or_bus(results: bench.Results) -> None:
-    check_sending(results["sending"], inline=107, most=124, read=19)
+    check_sending(results["sending"], inline=82, most=101, read=19)
 
 
 @pytest.mark.long
 def test_sending_over_sctp_takes_as_many() -> None:
     rows = bench.run_bench([WIDTH], sctp=True, send=True)["sending"]
-    check_sending([row for row in rows if row["llp"] == "sctp"], inline=143, most=160, read=51)
+    check_sending([row for row in rows if row["llp"] == "sctp"], inline=121, most=140, read=51)
 
 
 def check_sending(rows: bench.Rows, *, inline: int, most: int, read: int) -> None:

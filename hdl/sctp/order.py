@@ -105,8 +105,9 @@ class _Drain(wiring.Component):
         The stream of an item that enters the pipeline and may free others.
     result : In(stream.Signature(1, always_ready=True))
         Whether the item has freed others, in the order of ``fills``.
-    head : In(range(streams)), held : Out(1)
-        Stream to ask for; one cycle later, ``held`` keeps its items out of the pipeline.
+    head, coming : In(range(streams)), moves : In(1), held : Out(1)
+        Stream to ask for: ``coming`` with ``moves``, else ``head``; one cycle later, ``held`` keeps
+        its items out of the pipeline. ``moves`` may come late in the cycle.
     gap : In(1)
         A probe found no waiting record. Valid while no probe for an earlier stream is on its way.
     state : In(_State)
@@ -130,6 +131,8 @@ class _Drain(wiring.Component):
             "fills": In(stream.Signature(range(streams))),
             "result": In(stream.Signature(1, always_ready=True)),
             "head": In(range(streams)),
+            "coming": In(range(streams)),
+            "moves": In(1),
             "held": Out(1),
             "gap": In(1),
             "state": In(_State()),
@@ -168,9 +171,12 @@ class _Drain(wiring.Component):
                 m.d.sync += [decided[k].eq(1), wants[k].eq(self.result.payload)]
             with m.If(frees & (first == k)):
                 m.d.sync += used[k].eq(0)
-        m.d.sync += self.held.eq(
-            any_of(used[k] & (streams[k] == self.head) for k in depth)
-            | (takes & (self.fills.payload == self.head)))
+
+        def inside(stream):
+            return (any_of(used[k] & (streams[k] == stream) for k in depth)
+                    | (takes & (self.fills.payload == stream)))
+
+        m.d.sync += self.held.eq(Mux(self.moves, inside(self.coming), inside(self.head)))
 
         # The first stream of the ring is walked through, or is finished.
         here, goes = Signal(), Signal()
@@ -324,7 +330,8 @@ class Reorder(wiring.Component):
         after = Signal(16, reset_less=True)
         m.d.comb += [
             self.i.ready.eq(~some | take),
-            drain.head.eq(Mux(self.i.ready, self.i.payload.ticket.stream, head.ticket.stream)),
+            drain.head.eq(head.ticket.stream),
+            drain.coming.eq(self.i.payload.ticket.stream), drain.moves.eq(self.i.ready),
         ]
         with m.If(self.i.ready):
             m.d.sync += [

@@ -37,7 +37,7 @@ from .send.sent import Released, SendBinding
 from .send.work import QUEUES
 from .spec import regs
 from .spec.sctp import Function
-from .spec.send import READS
+from .spec.send import LONGEST_SEGMENT, READS
 from .spec.stag import FIELDS
 
 __all__ = ["Control", "StreamEntry"]
@@ -46,6 +46,7 @@ __all__ = ["Control", "StreamEntry"]
 _SENDING = ("set", "opens", "limits", "ring", "msns", "doorbell", "released", "repeat")
 _SENDING_SCTP = ("path", "allowed")
 _READING = ("ords",)
+_ANSWERING = ("slots",)
 
 #: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
@@ -304,7 +305,7 @@ class Control(wiring.Component):
         """Returns whether a command waits until another block has taken it."""
         config = self.config
         sending = (*_SENDING, *(_SENDING_SCTP if config.senders else ()),
-                   *(_READING if config.reader else ()))
+                   *(_READING if config.reader else ()), *(_ANSWERING if config.responder else ()))
         return Cat(
             (self.clear.valid, self.hold) if config.receive else (),
             self.sctp.command.valid if config.owned else (),
@@ -317,7 +318,7 @@ class Control(wiring.Component):
         write, entry = self.stags.payload, self.stags.payload.entry
         # A command waits while the sweep writes, and a second sweep waits for the first.
         commit, revoke, sweeping, wanted = Signal(), Signal(), Signal(), Signal()
-        with m.If(registers.revoke_stream):
+        with m.If(registers.revoke_stream & self._known(registers.stream_index)):
             m.d.sync += wanted.eq(1)
         with m.Elif(~sweep.busy):
             m.d.sync += wanted.eq(0)
@@ -527,6 +528,11 @@ class Control(wiring.Component):
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
 
+    @staticmethod
+    def _of_segment(octets):
+        """Returns ``octets``, but no more than a segment may have."""
+        return Mux(octets > LONGEST_SEGMENT, LONGEST_SEGMENT, octets)
+
     def _payloads(self, registers, doorbell):
         """Yields the assignments of doorbells, of releases, and of segments to be sent again."""
         released = registers.send_released
@@ -538,7 +544,8 @@ class Control(wiring.Component):
             ("repeat", {
                 "stream": registers.send_stream, "entry": entry, "entries": entry[16:],
                 "response": entry[24], "offset": registers.repeat_offset,
-                "length": registers.repeat_length, "ssn": registers.repeat_length[16:],
+                "length": self._of_segment(registers.repeat_length[:16]),
+                "ssn": registers.repeat_length[16:],
                 "msn": registers.repeat_msn,
                 "sequence": registers.repeat_sequence}),
         ):
@@ -612,7 +619,7 @@ class Control(wiring.Component):
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),
-            send.mulpdus.payload.mulpdu.eq(registers.send_mulpdu),
+            send.mulpdus.payload.mulpdu.eq(self._of_segment(registers.send_mulpdu[:16])),
             send.msns.payload.stream.eq(number),
             send.msns.payload.qn.eq(registers.send_qn),
             send.msns.payload.msn.eq(registers.send_msn),

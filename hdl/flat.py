@@ -28,8 +28,8 @@ class FlatRnic(wiring.Component):
     SCTP only: ``tuser`` marks the frame damaged, on its last beat.
     ``s_axis_*`` takes packets, with MPA only: ``tid`` is the stream, ``tuser[31:0]`` the LLP
     sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
-    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full except on the
-    last beat.
+    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, has one octet at least,
+    and is full except on the last beat.
     ``m_axi_aw*``, ``m_axi_w*`` and ``m_axi_b*`` write host memory, with the same ``awcache``.
     ``m_axis_exc_*`` is the exception stream: ``tuser[31:0]`` is the FPDU's sequence number,
     ``tuser[43:32]`` the reason, which is Error Type and Error Code.

@@ -17,9 +17,10 @@ class Registers(wiring.Component):
     Latency: a write's response comes 5 cycles after address and data, a read's data 5 cycles after
     the address. Throughput: one access at a time. Reset: registers are 0.
     Errors: DECERR for an address without a register, SLVERR for a write to a read-only register;
-    neither access has an effect. An access to a doorbell page takes as many cycles as one to a
-    register, whatever it is, and its response is OKAY; so a flood of them keeps any other access
-    waiting for one access, as a flood of writes to a register does.
+    neither access has an effect, and a write without a strobe has none either. An access to a
+    doorbell page takes as many cycles as one to a register, whatever it is, and its response is
+    OKAY; so a flood of them keeps any other access waiting for one access, as a flood of writes to
+    a register does.
 
     Parameters
     ----------
@@ -74,22 +75,23 @@ class Registers(wiring.Component):
         # ``free`` holds the state of an access in one register: it enables wide registers.
         free, begins, writing = Signal(init=1), Signal(), Signal()
         write_hit = _select(m, ports, free, bus.aw.payload.addr, "write")
-        answers = Signal()
+        answers, acts = Signal(), Signal()  # ``acts``: an octet at least is written
         allowed = _some(m, ports, writing, write_hit, "allowed", "rw", "wo")
         refused = _some(m, ports, writing, write_hit, "refused", "ro")
         paged = self._write_page(m, free, writing)
         m.d.sync += [
             begins.eq(0),
             writing.eq(begins),
-            self.rings.eq(writing & write_hit[self._place("CQ_DOORBELL")]),
+            acts.eq(bus.w.payload.strb.any()),
+            self.rings.eq(writing & acts & write_hit[self._place("CQ_DOORBELL")]),
             answers.eq(writing),
-            *(port.eq(writing & hit) for hit, (register, port) in zip(
+            *(port.eq(writing & acts & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
         ]
         if self.config.transmit:
             m.d.sync += [
-                self.send_rings.eq(writing & write_hit[self._place("SEND_DOORBELL")]),
-                self.send_releases.eq(writing & write_hit[self._place("SEND_RELEASED")]),
+                self.send_rings.eq(writing & acts & write_hit[self._place("SEND_DOORBELL")]),
+                self.send_releases.eq(writing & acts & write_hit[self._place("SEND_RELEASED")]),
             ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)

@@ -22,7 +22,17 @@ from ..lib.stream import Beat, Store, counted, delayed
 from .inline import ROW, InlineMemory
 from .jobs import LENGTH_BITS
 from .sequencer import Job, JobSequencer
-from .staging import HEADER_OCTETS, TAG_BITS, BeatPlacer, Burst, Ended, Held, StagedHead, Staging
+from .staging import (
+    COUNT_BITS,
+    HEADER_OCTETS,
+    TAG_BITS,
+    BeatPlacer,
+    Burst,
+    Ended,
+    Held,
+    StagedHead,
+    Staging,
+)
 
 __all__ = ["ReadBursts", "ReadDma", "ReadPiece", "ReadSegment"]
 
@@ -225,7 +235,7 @@ class ReadFence(wiring.Component):
 class ReadBursts(wiring.Component):
     """Cuts pieces into bursts, gives each an ID, and sends its address.
 
-    Latency: 7 cycles from ``i`` to ``ar``. Throughput: one burst per cycle; a piece of none takes a
+    Latency: 5 cycles from ``i`` to ``ar``. Throughput: one burst per cycle; a piece of none takes a
     cycle too. Reset: empty, all IDs are free. Errors: none.
 
     Members
@@ -267,7 +277,7 @@ class ReadBursts(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.jobs = jobs = Store(self.job, depth=QUEUE)
+        m.submodules.jobs = jobs = Store(self.job, depth=QUEUE, direct=True)
         m.submodules.sequencer = sequencer = JobSequencer(self.job)
         wiring.connect(m, jobs.o, sequencer.i)
         self._prepare(m, jobs)
@@ -334,7 +344,7 @@ class ReadBursts(wiring.Component):
         address = self.ar.payload.shape()
         m.submodules.credits = credits = Credits(shape.reads)
         m.submodules.free = free = Store(shape.id_bits, depth=max(4, shape.reads))
-        m.submodules.queue = queue = Store(address, depth=QUEUE)
+        m.submodules.queue = queue = Store(address, depth=QUEUE, direct=True)
         wiring.connect(m, queue.o, wiring.flipped(self.ar))
         wiring.connect(m, wiring.flipped(self.returned), free.i)
         # IDs that were never in use come from a counter, the others from the queue of free ones.
@@ -395,7 +405,7 @@ class ReadBursts(wiring.Component):
         ]
 
         # A segment's end.
-        count, total = Signal(8), Signal(8)
+        count, total = Signal(COUNT_BITS), Signal(COUNT_BITS)
         ends = sequencer.valid & sequencer.last & body.ends
         m.d.comb += total.eq(count + ~body.none)
         with m.If(sequencer.valid):
@@ -494,11 +504,11 @@ class ReadDma(wiring.Component):
     ``fence`` starts a fence: from the next cycle on, ``fencing`` is high until every piece that was
     taken up to then has been read. It does not depend on the output.
 
-    Latency: 7 cycles from a piece to ``bus.ar``, which comes from distributed RAM; ``LATENCY`` from
-    the last beat to the packet's first one. Throughput: one beat per cycle on the bus and at the
-    output: a segment takes as many cycles as its bursts have beats, or the packet, whichever is
-    more, but two at least. Reset: empty; not while a read is outstanding on the bus. Segments are
-    taken ``reads`` cycles later. Errors: ``heads``.
+    Latency: 5 cycles from a piece to ``bus.ar``, which is one gate from registers or comes from
+    distributed RAM; ``LATENCY`` from the last beat to the packet's first one. Throughput: one beat
+    per cycle on the bus and at the output: a segment takes as many cycles as its bursts have beats,
+    or the packet, whichever is more, but two at least. Reset: empty; not while a read is
+    outstanding on the bus. Segments are taken ``reads`` cycles later. Errors: ``heads``.
 
     Parameters
     ----------
@@ -520,7 +530,8 @@ class ReadDma(wiring.Component):
         The tag of a segment for which there is room.
     pieces : In(stream.Signature(ReadPiece()))
         The pieces of reserved segments, in the order of these; one or more for each. A segment has
-        fewer than 256 bursts.
+        fewer than 2**COUNT_BITS bursts: 255 pieces, of which each crosses the end of a burst, have
+        510, and one more for each 2 KiB.
     inline : In(stream.Signature(512))
         With an inline memory only: its next row, see :class:`~.inline.InlineMemory`.
     bus : Out(AxiRead(width, reads))
@@ -531,7 +542,7 @@ class ReadDma(wiring.Component):
     fence : In(1), fencing : Out(1)
     """
 
-    LATENCY = 10
+    LATENCY = 9
 
     def __init__(self, width, *, reads=64, octets=32768, segments=32, inline=256):
         self.shape = Shape(width, reads=reads, octets=octets, segments=segments, inline=inline)

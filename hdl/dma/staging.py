@@ -24,6 +24,8 @@ __all__ = [
 HEADER_OCTETS = 18
 #: Bits of the number that comes back with a segment.
 TAG_BITS = 25
+#: Bits of a count of the bursts of a segment.
+COUNT_BITS = 10
 QUEUE = 16
 
 
@@ -58,10 +60,10 @@ class Answered(data.StructLayout):
 
 
 class Ended(data.StructLayout):
-    """A segment's last piece was cut: ``bursts`` (8) in all; ``refused``: it is given up."""
+    """A segment's last piece was cut: ``bursts`` in all; ``refused``: it is given up."""
 
     def __init__(self, shape):
-        super().__init__({"slot": shape.slot_bits, "bursts": 8, "refused": 1})
+        super().__init__({"slot": shape.slot_bits, "bursts": COUNT_BITS, "refused": 1})
 
 
 class Written(data.StructLayout):
@@ -269,7 +271,7 @@ class Staging(wiring.Component):
     Segments leave in order, as packets of the header and the octets that were read. A segment that
     was refused, or for which the bus answered with an error, leaves without a packet.
 
-    Latency: 7 cycles from the last ``answered`` to a segment's first beat, and 3 to the first row
+    Latency: 6 cycles from the last ``answered`` to a segment's first beat, and 3 to the first row
     that is read. Throughput: one beat per cycle, without a gap between segments of two beats or
     more. Reset: empty. Errors: none.
 
@@ -302,7 +304,7 @@ class Staging(wiring.Component):
         m = Module()
         shape = self.shape
         # A segment waits together with the counts of its slot before its own answers.
-        counts = data.StructLayout({"bursts": 8, "failed": 8})
+        counts = data.StructLayout({"bursts": COUNT_BITS, "failed": COUNT_BITS})
         m.submodules.waiting = waiting = BlockRam(self.held_shape, shape.segments)
         m.submodules.counted = counted = Store(counts, depth=shape.segments)
         # The output of this queue is a register, because the block RAM that it addresses is wide.
@@ -343,9 +345,9 @@ class Staging(wiring.Component):
         return m
 
     def _counts(self, m, shape, written, *read):
-        """Adds the table that counts the answers of each slot, modulo 256, and the failed ones of
-        them; returns the counts of ``written``, whose entry can be written, and of each in
-        ``read``.
+        """Adds the table that counts the answers of each slot, modulo 2**``COUNT_BITS``, and the
+        failed ones of them; returns the counts of ``written``, whose entry can be written, and of
+        each in ``read``.
         """
         m.submodules.answers = table = memory.Memory(
             shape=shape, depth=self.shape.segments, init=[])
@@ -365,8 +367,9 @@ class Staging(wiring.Component):
         m.submodules.leaving = queue = Skid(data.StructLayout({
             "bad": 1, **{name: self.held_shape[name].shape for name in (
                 "row", "rows", "single", "header", "lead", "length")}}))
-        m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE)
-        m.submodules.beats = beats = Store(Beat(shape.width), depth=2 * QUEUE)
+        m.submodules.heads = heads = Store(StagedHead(), depth=QUEUE, direct=True)
+        m.submodules.beats = beats = Store(
+            Beat(shape.width), depth=2 * QUEUE, direct=True)
         m.submodules.credits = credits = Credits(2 * QUEUE)
         wiring.connect(m, heads.o, wiring.flipped(self.heads))
         wiring.connect(m, beats.o, wiring.flipped(self.o))

@@ -18,7 +18,7 @@ from amaranth.utils import exact_log2
 
 from ..bus.axi import AxiRead
 from ..lib.blockram import ForwardedTable
-from ..lib.stream import Skid, Store, delayed
+from ..lib.stream import Skid, Store, counted, delayed
 from ..spec.send import ENTRY, Waits
 from .alternation import is_for_responses
 from .associations import AssociationQueues
@@ -36,6 +36,8 @@ WINDOW = 8
 #: The most entries that are read in a turn.
 MOST = 255
 QUEUE = 8
+#: Turns that have not ended, at most: a power of two.
+RESULTS = 32
 
 
 class SendRing(data.StructLayout):
@@ -84,7 +86,7 @@ class RingReader(wiring.Component):
     is one of a Read Response whose request is more than half of the slots before the next one to be
     answered: the peer sends that many requests only after it has received the response.
 
-    Latency: 8 cycles from ``turn`` to ``bus.ar``. Throughput: a turn every 2 cycles. Reset: rings
+    Latency: 6 cycles from ``turn`` to ``bus.ar``. Throughput: a turn every 2 cycles. Reset: rings
     and contexts stay; nothing is read. Errors: ``fail``.
 
     Parameters
@@ -163,7 +165,8 @@ class RingReader(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.windows = windows = Store(Window(self.streams), depth=QUEUE)
+        m.submodules.windows = windows = Store(
+            Window(self.streams), depth=QUEUE, direct=True)
         m.submodules.idle = idle = Store(range(self.streams), depth=QUEUE)
         m.submodules.over = over = Store(range(self.streams), depth=QUEUE)
         m.submodules.fetch = fetch = Fetch(self.width, self.streams)
@@ -209,9 +212,9 @@ class RingReader(wiring.Component):
         m.submodules.contexts = contexts = ForwardedTable(
             _Context(), self.streams, reads=2)
         shape = self.results.payload.shape()
-        m.submodules.queue = queue = Store(shape, depth=4 * QUEUE)
+        m.submodules.queue = queue = Store(shape, depth=RESULTS)
         m.submodules.results = results = Skid(shape)
-        m.submodules.wakes = wakes = Skid(range(self.streams))
+        m.submodules.wakes = wakes = Store(range(self.streams), depth=4, direct=True)
         wiring.connect(m, wiring.flipped(self.results), queue.i)
         wiring.connect(m, queue.o, results.i)
         wiring.connect(m, wakes.o, wiring.flipped(self.wake))
@@ -252,10 +255,10 @@ class RingReader(wiring.Component):
             wider.eq(Mux(before.window[7], MOST, before.window << 1)),
             # A new ring begins with index 0, so the doorbells of the former one do not count.
             self.set.ready.eq(sets),
-            self.nudge.ready.eq(wakes.i.ready),
-            self.doorbell.ready.eq(~begins & ~sets & wakes.i.ready & ~self.nudge.valid),
+            self.nudge.ready.eq(wakes.half),
+            self.doorbell.ready.eq(~begins & ~sets & wakes.half & ~self.nudge.valid),
             bells.eq(self.nudge.valid | (self.doorbell.valid & ~begins & ~sets)),
-            wakes.i.valid.eq(bells),
+            wakes.i.valid.eq(bells & wakes.half),
             wakes.i.payload.eq(Mux(self.nudge.valid, self.nudge.payload, bell.stream)),
             contexts.write.valid.eq(changes | sets),
             context.address.eq(Mux(changes, written.stream, fresh.stream)),
@@ -313,11 +316,13 @@ class RingReader(wiring.Component):
             event.association.eq(result.association),
             event.lacks.eq(results.o.ready & (result.waits == Waits.ASSOCIATION)),
             event.sent.eq(result.sent),
-            queues.wake.ready.eq(wakes.i.ready & ~others),
+            queues.wake.ready.eq(wakes.half & ~others),
         ]
         with m.If(~others):
             m.d.comb += [
-                wakes.i.valid.eq(queues.wake.valid), wakes.i.payload.eq(queues.wake.payload)]
+                wakes.i.valid.eq(queues.wake.valid & wakes.half),
+                wakes.i.payload.eq(queues.wake.payload),
+            ]
 
     def _account_responses(self, m, results, resulted, wakes, bells):
         """Gives the results of Read Responses to their own account, and wakes streams for it."""
@@ -327,11 +332,11 @@ class RingReader(wiring.Component):
             *(responses.results.payload[name].eq(results.o.payload[name])
               for name in TurnResult(self.streams).members),
             responses.waits.eq(results.o.valid),
-            responses.wake.ready.eq(wakes.i.ready & ~bells),
+            responses.wake.ready.eq(wakes.half & ~bells),
         ]
         with m.If(~bells):
             m.d.comb += [
-                wakes.i.valid.eq(responses.wake.valid),
+                wakes.i.valid.eq(responses.wake.valid & wakes.half),
                 wakes.i.payload.eq(responses.wake.payload),
             ]
 
@@ -341,18 +346,20 @@ class RingReader(wiring.Component):
         rings, producers, contexts = tables
         # A turn: two cycles for the look-ups, and two for the decision.
         turn, takes, valid = self.turn.payload, Signal(), Signal(4)
+        owed = Signal(range(RESULTS + 1))  # turns that have not ended: each has room for its result
         looked, again = Signal(number), self._choose(m, takes)
         streams = [Signal(number, name=f"stream{n}") for n in range(1, 5)]
         octets = [Signal(range(QUANTUM + 1), name=f"octets{n}") for n in range(1, 5)]
         m.d.comb += [
             # The turns that are under way fit in the other half of each queue.
             takes.eq(windows.half & idle.half & over.half & ~valid[0]
-                     & (self.turn.valid | self.repeats.valid)),
+                     & Mux(again, self.repeats.valid, self.turn.valid & ~owed[-1])),
             self.turn.ready.eq(takes & ~again),
             self.repeats.ready.eq(takes & again),
             looked.eq(Mux(again, self.repeats.payload.stream, turn.stream)),
             *(table.address[0].eq(looked) for table in tables),
         ]
+        counted(m, owed, takes & ~again, self.ended.valid & self.ended.ready)
         m.d.sync += [
             valid.eq(Cat(takes, valid)),
             *(one.eq(other) for one, other in zip(

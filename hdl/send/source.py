@@ -19,7 +19,7 @@ from ..bus.axi import AxiRead
 from ..bus.readers import ReadersJoin
 from ..dma.read import ReadDma
 from ..lib.stream import Skid, Store, counted, delayed
-from ..spec.send import READS
+from ..spec.send import LONGEST_SEGMENT, READS
 from .associations import AssociationLimit
 from .checks import PartCheck
 from .credit import CreditLimit
@@ -148,7 +148,8 @@ class DataSource(wiring.Component):
         m.submodules.segmenter = segmenter = self.segmenter
         m.submodules.check = check = self.check
         m.submodules.dma = dma = ReadDma(
-            self.config.width, reads=self.config.outstanding, segments=64, inline=segmenter.rows)
+            self.config.width, reads=self.config.outstanding, octets=LONGEST_SEGMENT, segments=64,
+            inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent

@@ -661,7 +661,12 @@ REGISTERS = (
         "Opens or closes the sending half with these settings, while no segment of the stream is"
         " under way.",
     ),
-    Register("SEND_MULPDU", 0x254, "rw", "MULPDU: octets of the stream's longest segments."),
+    Register(
+        "SEND_MULPDU",
+        0x254,
+        "rw",
+        "MULPDU: octets of the stream's longest segments; more than 32,768 count as 32,768.",
+    ),
     Register("SEND_MULPDU_COMMIT", 0x258, "wo", "Writes SEND_MULPDU."),
     Register("SEND_QN", 0x25C, "rw", "Queue Number of SEND_MSN, 0 to 3."),
     Register(

@@ -14,12 +14,13 @@ from enum import IntEnum, IntFlag
 from .completion import Field
 
 __all__ = [
-    "ENTRY", "MESSAGE", "PIECE", "PIECE_OCTETS", "READS", "RECORD", "RECORD_OCTETS", "Flag", "Kind",
-    "Message", "Piece", "Record", "Waits"]
+    "ENTRY", "LONGEST_SEGMENT", "MESSAGE", "PIECE", "PIECE_OCTETS", "READS", "RECORD",
+    "RECORD_OCTETS", "Flag", "Kind", "Message", "Piece", "Record", "Waits"]
 
 ENTRY = 64  #: octets of an entry of the send ring
 PIECE_OCTETS = 16
 RECORD_OCTETS = 8
+LONGEST_SEGMENT = 1 << 15  #: octets of the longest segment that is sent: those of the staging ring
 READS = 16  #: RDMA Reads over MPA that a stream may have outstanding
 #: Where the pieces, or the octets inline, begin in a message's first entry.
 _BODY = 32

@@ -64,6 +64,29 @@ def test_byte_strobes_write_their_octets_only():
     run_registers(script)
 
 
+def test_a_write_without_a_strobe_has_no_effect():
+    """A converter of widths may make such writes beside those of its own master."""
+    dut = Registers(RnicConfig(transmit=True))
+    rung = []
+
+    async def main(ctx):
+        write, read = manager(ctx, dut.bus, wait=5)
+        for register in dut.registers:
+            if register.access != "ro":
+                assert await write(register.address, 0xFFFF_FFFF, strb=0) == OKAY
+        assert (await read(regs.address("SCRATCH")))[0] == 0
+
+    async def listen(ctx):
+        ports = [getattr(dut, r.name.lower()) for r in dut.registers if r.access == "wo"]
+        async for _, _, *values in ctx.tick().sample(
+            *ports, dut.rings, dut.send_rings, dut.send_releases, dut.page_rings
+        ):
+            rung.append(any(values))
+
+    simulate(dut, main, background=[listen])
+    assert not any(rung)
+
+
 def test_an_address_without_a_register_is_refused():
     async def script(write, read):
         assert await write(0xFFC, 1) == DECERR

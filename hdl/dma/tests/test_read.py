@@ -379,6 +379,16 @@ def test_latency(width):
     assert left[0] - bus.beats[0] == ReadDma.LATENCY
 
 
+@pytest.mark.parametrize("bad", [(), (0x1FF8, 0x2000)], ids=["whole", "bad"])
+def test_a_segment_of_256_bursts_leaves_once_all_have_come(bad):
+    """Each of its pieces crosses 4 KiB. A count of 8 bits would be 0 before and after them."""
+    jobs = [Job(b"x", [(0x1FFF, 2)] * 128, 1)]
+    bus = Bus(64, latency=400, bad=frozenset(bad))
+    heads, packets, _ = read_all(64, jobs, bus, reads=256)
+    assert len(bus.bursts) == bus.most == 256
+    check(jobs, heads, packets, failed={1} if bad else ())
+
+
 def test_small_messages_at_512_bits():
     """At 200 MHz, 75 million segments of 64 octets per second are one in 2.67 cycles."""
     jobs = [Job(bytes(18), [(0x1000 * n + 5, 64)], n) for n in range(60)]

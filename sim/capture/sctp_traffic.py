@@ -141,7 +141,8 @@ class DdpSession:
     ``number`` counts the sessions of the SCTP stream at the endpoint, ``index`` those of the
     association's stream, both from 0. ``since`` is how many segments had arrived at the endpoint
     when the host set the stream up for the session, and ``until`` when it gave the stream up; None
-    if it never did.
+    if it never did. ``segments`` is how many segments arrived in it, and ``last`` is the highest
+    ``sequence`` of these.
     """
 
     stream: SctpStream
@@ -151,6 +152,13 @@ class DdpSession:
     since: int | None = None
     until: int | None = None
     span: range = range(0)  # the steps of the capture during which it had the stream
+    segments: int = 0
+    last: int = 0
+
+    @property
+    def missing(self) -> int:
+        """How many segments before the last one never arrived."""
+        return self.last + 1 - self.stream.first_order - self.segments
 
 
 # -- events --
@@ -920,6 +928,8 @@ class _Walker:
             order.session.number,
             sequence,
         )
+        order.session.segments += 1
+        order.session.last = max(order.session.last, sequence)
         ahead = self._enqueue(order, sequence, segment)
         return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
 

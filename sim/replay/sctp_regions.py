@@ -214,7 +214,8 @@ def lengths_of(traffic: Traffic, queues: Iterable[Queue] = ()) -> Lengths:
     """
     flat = _flat(traffic)
     found = Lengths({}, {})
-    for (number, qn), lengths in buffer_lengths(flat.traffic, queues).items():
+    missing = {number: session.missing for number, session in flat.sessions.items()}
+    for (number, qn), lengths in buffer_lengths(flat.traffic, queues, missing).items():
         session = flat.sessions.get(number)
         if session is None:
             found.streams.setdefault(number, {})[qn] = lengths

@@ -16,7 +16,7 @@ from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
+from ddp_rnic.hdl.spec.ddp import INVALID_MO, INVALID_STAG, MSN_RANGE, NO_BUFFER
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
 from ddp_rnic.sim.capture.capture import capture_of
@@ -38,6 +38,7 @@ from ddp_rnic.sim.capture.sctp_traffic import (
 from ddp_rnic.sim.capture.tests.associations import (
     PORTS,
     READ_REQUEST,
+    SEND,
     SEND_INVALIDATE,
     A,
     B,
@@ -51,6 +52,7 @@ from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.model.header import UntaggedHeader
 from ddp_rnic.sim.model.sctp import (
     ACCEPTS,
     INITIATES,
@@ -60,6 +62,7 @@ from ddp_rnic.sim.model.sctp import (
     ChunkType,
     DataChunk,
     Function,
+    Ppid,
     SctpEvent,
     SegmentReceived,
     SessionIllegal,
@@ -589,6 +592,58 @@ def test_disorder_is_delivered_in_order() -> None:
     assert lengths == list(range(8))
     assert octets_of(planned, STAG) == b"".join(bytes([number]) * 8 for number in range(8))
     assert statuses(peers.frames).count("DUPLICATE") == 2
+
+
+@pytest.mark.parametrize("lost", [{0}, {1}, {3}, {0, 1, 2}, {1, 3}], ids=str)
+def test_the_segments_of_a_message_with_holes_are_placed_and_not_delivered(lost: set[int]) -> None:
+    """RFC 5041 section 5.3 allows placement in any order, and section 5.4 no delivery."""
+    peers = opened()
+    peers.send(A, peers.message(A, 0, b"first"))
+    for at in set(range(4)) - lost:
+        segment = UntaggedHeader(0, 2, 300 * at, at == 3, SEND << 32).encode() + bytes([at]) * 300
+        peers._ssn[A, 0] = 2 + at
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+    played = golden(plan_of(peers.frames))
+    assert not played.errors and played.counts[1].delivered == 1
+    assert (played.counts[1].placed, played.counts[1].octets) == (
+        5 - len(lost), 5 + 300 * (4 - len(lost)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["sent", "reversed"])
+@pytest.mark.parametrize(
+    "lost", [{0}, {0, 1}, {1}, {2, 3}, {3, 6}, {11}, {1, 4, 5, 9, 10}], ids=str
+)
+def test_messages_after_a_missing_one_are_placed_and_not_delivered(
+    lost: set[int], order: str
+) -> None:
+    """Messages of three queues, and tagged ones between them, have one order."""
+    peers = opened()
+    chunks: list[AnyChunk] = []
+    for at in range(12):
+        if at % 4 == 3:
+            chunks.append(peers.write(A, 0, STAG, 8 * at, b"octets"))
+        else:
+            chunks.append(peers.message(A, 0, bytes(100 * at), qn=(0, 3, 0)[at % 4]))
+    kept = sorted(set(range(12)) - lost, reverse=order == "reversed")
+    for at in kept:
+        peers.send(A, chunks[at])
+    peers.close(0)
+    played = golden(plan_of(peers.frames))
+    assert not played.errors and played.counts[1].placed == len(kept)
+    assert played.counts[1].delivered == min(lost)
+
+
+def test_a_number_or_an_offset_that_no_missing_segment_explains_is_refused() -> None:
+    """Three segments are missing: MSN 5 may be right, MSN 6 and an offset of 2^31 are not."""
+    for msn, mo, error in ((5, 0, None), (6, 0, NO_BUFFER), (5, 1 << 31, INVALID_MO)):
+        peers = opened()
+        peers.send(A, peers.message(A, 0, b"first"))
+        peers._ssn[A, 0] = 5
+        segment = UntaggedHeader(0, msn, mo, True, SEND << 32).encode() + b"octets"
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+        found = golden(plan_of(peers.frames)).errors
+        assert [each.number for each in found] == ([] if error is None else [error])
 
 
 def test_the_table_grows_with_what_waits() -> None:
@@ -1358,4 +1413,6 @@ def test_loss_disorder_and_repetition_agree(seed: int) -> None:
     for _ in range(10):
         at = rng.randrange(4, len(frames))
         frames.insert(rng.randrange(at, len(frames)), frames[at])
-    assert sum(golden(each).packets for each in plans_of(numbered(frames))) > len(frames) - 4
+    plans = plans_of(numbered(frames))
+    assert sum(golden(each).packets for each in plans) > len(frames) - 4
+    assert not any(golden(each).errors for each in plans)  # both peers conform

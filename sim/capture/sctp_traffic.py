@@ -118,6 +118,8 @@ class End:
         Pairs of addresses that incoming packets have.
     streams
         The DDP Streams, by SCTP Stream Identifier.
+    tsns
+        The TSNs of the DATA chunks that arrive, except for those that a full window drops.
     """
 
     number: int
@@ -129,6 +131,7 @@ class End:
     paths: tuple[tuple[str, str], ...]
     streams: tuple[SctpStream, ...] = ()
     partner: End | None = None
+    tsns: Numbers = field(default_factory=Numbers)
 
     def __str__(self) -> str:
         return f"{self.peer} > {self.local}"
@@ -823,9 +826,9 @@ class _Walker:
                 live.highest = data.tsn
             if data.stream >= len(end.streams):
                 live.fragments.take(data)
-                yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
+                item = Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
             elif _is_fragment(data):
-                yield self._fragment(end, live, chunk, data)
+                item = self._fragment(end, live, chunk, data)
             else:
                 item = self._item(end, live, chunk, data)
                 # The host's SCTP has the chunk now, unless it was dropped.
@@ -833,7 +836,9 @@ class _Walker:
                     live.fragments.take(data)
                 if item.status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
                     live.judged.add(data.tsn)
-                yield item
+            if item.status is not ChunkStatus.OUTSIDE:
+                end.tsns.add(data.tsn)
+            yield item
 
     def _fragment(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
         """Takes a fragment of a message. Once all of them have arrived, the host hands the

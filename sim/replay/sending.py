@@ -13,15 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...hdl.spec.send import Flag, Kind, Message, Piece
-from ..capture.sctp_traffic import Incoming, SctpArrival, SctpTraffic, Step
-from ..capture.spool import Rows
+from ..capture.sctp_traffic import Incoming, SctpArrival, SctpStream, SctpTraffic, Step
+from ..capture.spool import Numbers, Rows
 from ..capture.streams import MARKER_SPACING, Arrival, Stream
 from ..capture.traffic import Traffic
 from ..model.ddp import DataSource, decode_segment
@@ -88,7 +88,7 @@ class Sent:
     padded
         FPDUs whose PAD is not zero, which the sender may choose.
     left_out
-        Segments that are no part of a whole message: the capture lacks its beginning, or they have
+        Segments that are no part of a whole message: the capture lacks a part of it, or they have
         no sound header.
     long
         Segments of messages with more octets than :data:`LONGEST`, which are not sent again.
@@ -144,8 +144,7 @@ def send_in_parts(traffic: Traffic, *, whole: bool = False) -> Iterator[list[Sen
     segments = octets = 0
     for arrival in chain(traffic.arrivals, _chunks(traffic.sctp)):
         if (source := sources.get(arrival.stream.number)) is None:
-            kind = _Sctp if isinstance(arrival, SctpArrival) else _Mpa
-            source = sources[arrival.stream.number] = kind(arrival.stream)
+            source = sources[arrival.stream.number] = _source(arrival.stream, traffic.sctp)
             results.append(source.result)
         source.take(arrival)
         segments, octets = segments + 1, octets + len(arrival.raw)
@@ -157,6 +156,12 @@ def send_in_parts(traffic: Traffic, *, whole: bool = False) -> Iterator[list[Sen
     for source in sources.values():
         source.end()
     yield results
+
+
+def _source(stream: Stream, sctp: SctpTraffic | None) -> _Source:
+    if isinstance(stream, SctpStream) and sctp is not None:
+        return _Sctp(stream, sctp.ends[stream.association].tsns)
+    return _Mpa(stream)
 
 
 def _chunks(sctp: SctpTraffic | None) -> Iterator[SctpArrival]:
@@ -282,8 +287,13 @@ class _Source(ABC):
 
     def end(self) -> None:
         """Leaves out the message whose end the capture lacks."""
+        self._leave_begun()
+
+    def _leave_begun(self) -> None:
+        """Leaves out the message that has begun, if any."""
         if self._message is not None:
             self._leave(self._message.segments)
+            self._message = None
 
     def _leave_long(self, message: _Message) -> None:
         """Leaves out the segments so far of a message that is too long to be kept."""
@@ -409,28 +419,63 @@ def is_control(arrival: Arrival) -> bool:
 
 
 class _Sctp(_Source):
-    """Sends DATA chunks."""
+    """Sends DATA chunks.
 
-    def __init__(self, stream: Stream) -> None:
+    The capture may lack chunks; ``tsns`` has the TSNs of those that it has. A sender may number its
+    messages as if it had sent as many chunks more as TSNs are missing.
+    """
+
+    def __init__(self, stream: Stream, tsns: Numbers) -> None:
         super().__init__(stream)
         self._session, self._next = -1, 1
+        self._tsns = tsns
+        self._before: SctpArrival | None = None
+        self._missing = 0  # chunks of the session
+        self._known: dict[int, int] = {}  # ``_missing`` at the last message of each queue
 
     def take(self, arrival: Arrival) -> None:
         assert isinstance(arrival, SctpArrival)
         if arrival.session != self._session:
             # The session opens with DDP-SSN 0, and every message queue begins with MSN 1.
             self._session, self._next = arrival.session, int(not is_control(arrival))
+            self._before, self._missing, self._known = None, 0, {}
             self._begin()
+        elif missing := self._missing_before(arrival):
+            self._missing += missing
+            self._next += missing
+            self._leave_begun()
+        self._before = arrival
         if is_control(arrival):
             self._control(arrival)
         else:
             super().take(arrival)
 
+    def _missing_before(self, arrival: SctpArrival) -> int:
+        """Returns how many chunks the capture lacks between the last chunk and this one."""
+        assert self._before is not None
+        skipped = max(0, arrival.sequence - self._before.sequence - 1)
+        start, end = self._before.position + 1, arrival.position
+        if end - start >= 1 << 31:
+            start += 1 << 32
+        elif start - end >= 1 << 31:
+            end += 1 << 32
+        missing = (tsn for tsn in range(start, end) if tsn % (1 << 32) not in self._tsns)
+        return sum(1 for _ in islice(missing, skipped))
+
+    def _post(self, message: _Message) -> None:
+        header = message.header
+        if isinstance(header, UntaggedHeader):
+            source, qn = self._queue.source, header.qn
+            # Each missing chunk may have been a message of this queue.
+            ahead = (header.msn - source.next_msn(qn)) % (1 << 32)
+            if ahead <= self._missing - self._known.get(qn, 0):
+                source.set_msn(qn, header.msn)
+            self._known[qn] = self._missing
+        super()._post(message)
+
     def _control(self, arrival: SctpArrival) -> None:
         """Sends a session control message (RFC 5043 section 5.2.3)."""
-        if self._message is not None:
-            self._leave(self._message.segments)
-            self._message = None
+        self._leave_begun()
         function, private = int.from_bytes(arrival.ulpdu[:2], "big"), arrival.ulpdu[2:]
         message = Message(Kind.CONTROL, Flag.INLINE, octets=private, rsvdulp=function << 24)
         sent = self._compare(arrival, arrival.ulpdu)

@@ -11,13 +11,15 @@ import google_crc32c
 import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.capture import capture_of, read_capture
 from ddp_rnic.sim.capture.streams import Arrival
+from ddp_rnic.sim.capture.tests.associations import A, Peers
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.sctp import DataChunk, Ppid
 from ddp_rnic.sim.replay import sending
 from ddp_rnic.sim.replay.sending import Post, Sent, send, send_in_parts
 from typer.testing import CliRunner
@@ -34,6 +36,11 @@ PUBLIC = sorted([*SHARED.glob("public/*/iwarp_rdma/*"), *SHARED.glob("public/*/i
 def traffic(path: Path) -> Traffic:
     captured = read_capture(path)
     return with_sctp(traffic_of(captured), captured.sctp, RnicConfig())
+
+
+def over_sctp(peers: Peers) -> Traffic:
+    captured = capture_of(peers.frames, Path("test"))
+    return with_sctp(traffic_of(captured), captured.sctp)
 
 
 def differences(results: list[Sent]) -> list[str]:
@@ -154,6 +161,62 @@ def test_a_message_without_its_end_and_one_that_is_too_long_are_left_out(
     (result,) = send(talk.traffic())
     assert (result.messages, result.segments, result.long, result.left_out) == (1, 2, 3, 1)
     assert result.taken == 6 and not differences([result])
+
+
+#: The indexes of chunks that the capture lacks, of twelve. Numbers 4 to 6 are one message, and
+#: numbers 7 to 9 are one tagged message.
+HOLES = [{0}, {0, 1}, {3}, {2, 3}, {4}, {5}, {6}, {4, 5, 6}, {6, 7}, {7}, {8}, {9}, {11},
+         {1, 5, 10}]  # fmt: skip
+
+
+def twelve_chunks(peers: Peers, sid: int) -> list[DataChunk]:
+    """Returns messages on two queues, and a tagged one, in chunks of one sender."""
+    source = DataSource(118)
+    segments = [source.untagged(qn, bytes(50))[0] for qn in (0, 3, 0, 0)]
+    segments += source.untagged(0, bytes(250))
+    segments += source.tagged(0x100, 0, bytes(250))
+    segments += source.untagged(3, b"") + source.untagged(0, bytes(70))
+    return [peers.data(A, sid, Ppid.SEGMENT, segment) for segment in segments]
+
+
+@pytest.mark.parametrize("lost", HOLES, ids=str)
+@pytest.mark.parametrize("wraps", [False, True], ids=["", "TSNs wrap"])
+def test_a_sender_does_not_differ_where_the_capture_lacks_chunks(
+    lost: set[int], wraps: bool
+) -> None:
+    peers = Peers(tsns=((1 << 32) - 6 if wraps else 1000, 5000))
+    peers.set_up()
+    peers.open(0)
+    peers.open(1)
+    for sid in range(2):
+        for at, chunk in enumerate(twelve_chunks(peers, sid)):
+            if sid or at not in lost:
+                peers.send(A, chunk)
+    peers.close(0)
+    peers.close(1)
+    results = send(over_sctp(peers))
+    assert not differences(results)
+    (one,) = (each for each in results if each.stream.number == 2 and each.segments)
+    partly = sum(len(lost & group) for group in ({4, 5, 6}, {7, 8, 9}))
+    assert one.segments + one.left_out == 12 - len(lost) and bool(one.left_out) <= bool(partly)
+    assert sum(each.segments for each in results) == 12 + one.segments
+
+
+@pytest.mark.parametrize("what", ["DDP-SSN", "MSN"])
+@pytest.mark.parametrize("lost", [0, 1], ids=["nothing lost", "one lost"])
+def test_a_number_that_no_missing_chunk_explains_differs(what: str, lost: int) -> None:
+    """The capture lacks the first message, or nothing. The sender then skips one number more."""
+    peers = Peers()
+    peers.set_up()
+    peers.open(0)
+    first = peers.message(A, 0, b"first")
+    peers.send(A, peers.message(A, 0, b"second") if lost else first)
+    if what == "MSN":
+        peers.send(A, peers.message(A, 0, b"third", msn=3 + lost))
+    else:
+        peers._ssn[A, 0] += 1
+        peers.send(A, peers.message(A, 0, b"third"))
+    assert len(differences(send(over_sctp(peers)))) == 1
 
 
 def test_the_first_differences_of_a_sender_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
+_HALF_MSN = 1 << 31  # half of all MSNs
 _FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user data
 #: How many items may be in flight to memory, and so not delivered although their turn has come.
 _UNDER_WAY = 128
@@ -157,6 +158,11 @@ class DdpSession:
     span: range = range(0)  # the steps of the capture during which it had the stream
     segments: int = 0
     last: int = 0
+
+    @property
+    def own(self) -> SctpStream:
+        """The stream as this session has it: in a later session, each MSN begins with 1."""
+        return replace(self.stream, msns=(), begun=False) if self.index else self.stream
 
     @property
     def missing(self) -> int:
@@ -507,6 +513,8 @@ class _Walker:
         # paths.
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
+        self._msns: dict[Ends, dict[int, tuple[tuple[int, int], ...]]] = {}
         for frame in frames:
             if frame.sound and frame.ends:
                 self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
@@ -515,6 +523,8 @@ class _Walker:
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
                         self._used[frame.ends] = used
+                if frame.msns:
+                    self._msns[frame.ends] = dict(frame.msns)
         # An association has as many streams at both ends as the end that uses more of them.
         directions = Counter[tuple[int, int]]()
         for ends, used in self._used.items():
@@ -634,10 +644,14 @@ class _Walker:
         assert association.peer is not None
         paths = self._paths.get(ends) or {(peer.address, local.address): None}
         number = len(self.found.ends)
+        stood = self._msns.get(ends, {})
         streams = tuple(
-            SctpStream(self._next_stream + sid, number, peer, local, False, False, sid, number)
+            SctpStream(
+                self._next_stream + sid, number, peer, local, False, False, sid, number,
+                msns=stood.get(sid, ()), begun=sid in stood,
+            )
             for sid in range(used)
-        )
+        )  # fmt: skip
         end = End(
             number,
             local,
@@ -984,7 +998,9 @@ class _Walker:
         header = segment.header if segment else None
         queue = None
         if isinstance(header, Untagged):
-            ahead = header.msn - 1 - order.delivered.get(header.queue, 0)
+            first = order.session.own.first_msn(header.queue)
+            ahead = header.msn - first - order.delivered.get(header.queue, 0)
+            ahead = (ahead + _HALF_MSN) % (2 * _HALF_MSN) - _HALF_MSN
             if ahead < _LONGEST_QUEUE:
                 needs.messages = max(needs.messages, ahead)
             queue = header.queue if header.last else None

@@ -830,7 +830,7 @@ def _derived_lengths(
             segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
             # No segment ends past the sum of all lengths, those of missing segments included.
             octets = sum(length for length, _ in segments) + lost * _LONGEST_SEGMENT
-            begun = msn == first != 1 and stream.begun
+            begun = msn == first and stream.begun
             longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
         lengths[number, qn] = found

@@ -77,7 +77,7 @@ def _flat(traffic: Traffic) -> _Flat:
     for session, number in numbers.items():
         other = numbers.get(session.partner, number) if session.partner else number
         streams[session.stream.number, session.number] = replace(
-            session.stream, number=number, connection=-1 - min(number, other)
+            session.own, number=number, connection=-1 - min(number, other)
         )
 
     def arrivals() -> Iterator[Arrival]:

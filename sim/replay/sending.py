@@ -436,10 +436,12 @@ class _Sctp(_Source):
     def take(self, arrival: Arrival) -> None:
         assert isinstance(arrival, SctpArrival)
         if arrival.session != self._session:
-            # The session opens with DDP-SSN 0, and every message queue begins with MSN 1.
+            # The session opens with DDP-SSN 0. In all but the first one, queues begin with MSN 1.
+            first = self._session < 0
             self._session, self._next = arrival.session, int(not is_control(arrival))
             self._before, self._missing, self._known = None, 0, {}
-            self._begin()
+            if not first:
+                self._begin()
         elif missing := self._missing_before(arrival):
             self._missing += missing
             self._next += missing

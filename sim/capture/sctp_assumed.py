@@ -39,7 +39,7 @@ from ..model.sctp import (
 from .connections import Endpoint
 from .layers import SCTP
 from .pcap import LeftOut
-from .sctp_frames import SctpFrame, with_checksums
+from .sctp_frames import Msns, SctpFrame, with_checksums
 from .spool import Again, Numbers
 from .streams import QUEUES
 
@@ -62,7 +62,6 @@ _LIMITS = bytes.fromhex("3fff 3fff")
 #: The answers to an Enhanced Initiate alone.
 _ENHANCED_ANSWERS = {Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT}
 _HALF = 1 << 15  # half of all DDP-SSNs
-_Msns = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @dataclass
@@ -125,7 +124,7 @@ class _Order:
             self.queues[qn] = min((self.last, msn), self.queues.get(qn, (self.last, msn)))
 
     @property
-    def msns(self) -> tuple[tuple[int, int], ...]:
+    def msns(self) -> Msns:
         """The pairs of a Queue Number and its first MSN, where that is not 1."""
         return tuple((qn, msn) for qn, (_, msn) in sorted(self.queues.items()) if msn != 1)
 
@@ -386,7 +385,9 @@ class _Pair:
             if order is not None
         }
 
-    def _msns(self, ends: tuple[Endpoint, Endpoint], sids: Iterable[int]) -> _Msns:
+    def _msns(
+        self, ends: tuple[Endpoint, Endpoint], sids: Iterable[int]
+    ) -> tuple[tuple[int, Msns], ...]:
         """Returns the first MSNs of earlier sessions, by stream."""
         orders = {sid: self._talks[sid].orders.get(ends) for sid in sids}
         return tuple((sid, order.msns) for sid, order in orders.items() if order is not None)
@@ -399,7 +400,7 @@ class _Made:
     ends: tuple[Endpoint, Endpoint]
     tag: int
     chunks: list[Chunk | DataChunk | InitChunk]
-    msns: _Msns = ()
+    msns: tuple[tuple[int, Msns], ...] = ()
 
     def frame(self, number: int) -> SctpFrame:
         one, other = self.ends

@@ -50,7 +50,7 @@ from ..model.sctp import (
 )
 from .capture import Endpoint
 from .pcap import LeftOut
-from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
+from .sctp_frames import Ends, Msns, RawChunk, SctpFrame, handed_back, with_checksums
 from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
@@ -159,14 +159,14 @@ class DdpSession:
     segments: int = 0
     last: int = 0
 
-    @property
+    @cached_property
     def own(self) -> SctpStream:
-        """The stream as this session has it: in a later session, each MSN begins with 1."""
+        """The stream with the first MSNs of this session, which are 1 in all but the first one."""
         return replace(self.stream, msns=(), begun=False) if self.index else self.stream
 
     @property
     def missing(self) -> int:
-        """How many segments before the last one never arrived."""
+        """The number of segments before the last one that never arrived."""
         return self.last + 1 - self.stream.first_order - self.segments
 
 
@@ -514,7 +514,7 @@ class _Walker:
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
         #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
-        self._msns: dict[Ends, dict[int, tuple[tuple[int, int], ...]]] = {}
+        self._msns: dict[Ends, dict[int, Msns]] = {}
         for frame in frames:
             if frame.sound and frame.ends:
                 self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None

@@ -36,10 +36,10 @@ too.
 
 A queue without a ``[[queue]]`` table has a sufficiently long buffer for each message in the
 capture. Over SCTP the capture may lack chunks: then each message has a buffer that reaches to the
-last of its captured octets, and so has each message that is missing before a captured one. For a
-message that its receiver refused with a Terminate the queue has no buffer, or one that is too
-short, so that the replay refuses it too. Queues 0 to 2, which RDMAP uses, are open on every stream;
-queue 3 is open where the capture names it.
+last of its captured octets. So that later messages have theirs, a message that is missing as a
+whole has a buffer, too. For a message that its receiver refused with a Terminate the queue has no
+buffer, or one that is too short, so that the replay refuses it too. Queues 0 to 2, which RDMAP
+uses, are open on every stream; queue 3 is open where the capture names it.
 """
 
 from __future__ import annotations

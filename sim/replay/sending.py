@@ -325,9 +325,9 @@ class _Source(ABC):
         """
         source, length = self._queue.source, len(arrival.ulpdu)
         header, payload = decode_segment(arrival.ulpdu)
-        if length > source.mulpdu or not header.last:
-            # The model needs room for one octet: a sender that sent none differs from it.
-            mulpdu = length + (not payload)
+        # The model needs room for one octet, also for a segment that has none.
+        mulpdu = length + (not payload)
+        if mulpdu > source.mulpdu or not header.last:
             self.result.falls += mulpdu < source.mulpdu
             self.result.mulpdu = max(self.result.mulpdu, mulpdu)
             source.mulpdu = mulpdu

@@ -143,6 +143,16 @@ def test_a_pad_is_the_senders_choice_wherever_markers_stand(crc: bool, octets: i
     assert send_raw().padded == 0 and len(differences([send_raw()])) == 1
 
 
+@pytest.mark.parametrize("octets", [3, 4, 5])
+def test_an_empty_send_follows_a_write_of_any_length(octets: int) -> None:
+    """With 4 octets the segment of the Write is as long as the header of the Send."""
+    talk = Conversation()
+    talk.write("10.7.0.2", 0x511, 0x1000, bytes(octets))
+    talk.untagged("10.7.0.2", SEND)
+    (result,) = send(talk.traffic())
+    assert result.segments == 2 and not differences([result])
+
+
 def test_a_message_without_its_end_and_one_that_is_too_long_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

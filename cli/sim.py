@@ -339,6 +339,10 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
     apart = (
         (sum(each.left_out for each in results), "the message is not whole"),
         (sum(each.long for each in results), f"the message has more than {LONGEST} octets"),
+        (
+            sum(each.empty for each in results),
+            "golden model and RTL send no empty segment beside others of its message",
+        ),
         *((count, why) for why, count in sent.left_out.items()),
         (sent.rest, "not sent, because of an interrupt"),
     )

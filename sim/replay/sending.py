@@ -92,6 +92,9 @@ class Sent:
         no sound header.
     long
         Segments of messages with more octets than :data:`LONGEST`, which are not sent again.
+    empty
+        Segments of messages in several segments, one of which is empty. The model cuts no message
+        so, and they are not sent again.
     controls
         Session control messages of SCTP.
     posts
@@ -108,6 +111,7 @@ class Sent:
     padded: int = 0
     left_out: int = 0
     long: int = 0
+    empty: int = 0
     controls: int = 0
     posts: list[Post] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
@@ -116,7 +120,7 @@ class Sent:
     @property
     def taken(self) -> int:
         """The number of segments and control messages that were sent again or left out."""
-        return self.segments + self.left_out + self.long + self.controls
+        return self.segments + self.left_out + self.long + self.empty + self.controls
 
     def told(self) -> list[Difference]:
         """Returns the differences to be listed, and how many more there are."""
@@ -202,6 +206,7 @@ class _Message:
     segments: list[Arrival] = field(default_factory=list)
     octets: bytearray = field(default_factory=bytearray)
     long: bool = False  # more octets than LONGEST: its segments are left out as they come
+    empty: bool = False  # one of its segments is empty
 
     def continues(self, header: Header) -> bool:
         """Decides whether a segment belongs to the message."""
@@ -274,6 +279,7 @@ class _Source(ABC):
             message = self._message = _Message(header)
         message.segments.append(arrival)
         message.octets += payload
+        message.empty |= not payload
         if message.long or len(message.octets) > LONGEST:
             self._leave_long(message)
         if header.last:
@@ -299,10 +305,19 @@ class _Source(ABC):
         header = message.header
         if message.long or (isinstance(header, UntaggedHeader) and header.mo):
             # The message is too long, or the capture begins within it.
-            if isinstance(header, UntaggedHeader):
-                self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
+            self._pass(header)
             self._leave(message.segments)
             return
+        further: list[Arrival] = []
+        if message.empty and len(message.segments) > 1:
+            if message.octets:
+                self._pass(header)
+                self._leave_empty(message.segments)
+                return
+            # RFC 5041 section 5.2: "A zero-length DDP Message is allowed and MUST consume exactly
+            # one DDP Segment." The first one, which is not the last, differs from that.
+            further = message.segments[1:]
+            del message.segments[1:]
         post = _derive(message)
         self._memory.revoke(REGION.stag)
         region = replace(REGION, length=len(post.octets))
@@ -317,6 +332,14 @@ class _Source(ABC):
         self.result.segments += len(segments)
         pairs = zip(message.segments, segments, strict=True)
         self.result.posts.append(post._replace(sent=[self._compare(*pair) for pair in pairs]))
+        self._leave_empty(further)
+
+    def _pass(self, header: Header) -> None:
+        """Continues after a message that is not sent again: its queue's next one has the next
+        MSN.
+        """
+        if isinstance(header, UntaggedHeader):
+            self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
 
     def _send(self, arrival: Arrival) -> bytes:
         """Returns the segment that the model sends with the MULPDU that the sender had.
@@ -331,12 +354,20 @@ class _Source(ABC):
             self.result.falls += mulpdu < source.mulpdu
             self.result.mulpdu = max(self.result.mulpdu, mulpdu)
             source.mulpdu = mulpdu
-        return self._queue.send() or b""
+        segment = self._queue.send()
+        assert segment is not None  # each segment of the message takes octets, or is the only one
+        return segment
 
     def _leave(self, segments: Iterable[Arrival]) -> None:
         """Counts segments that are not sent again."""
         for arrival in segments:
             self.result.left_out += 1
+            self._skip(arrival)
+
+    def _leave_empty(self, segments: Sequence[Arrival]) -> None:
+        """Counts segments that are not sent again because one of their message is empty."""
+        self.result.empty += len(segments)
+        for arrival in segments:
             self._skip(arrival)
 
     @abstractmethod

@@ -19,6 +19,7 @@ from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
 from ddp_rnic.hdl.spec.stag import Access
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import Traffic
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import (
@@ -101,6 +102,18 @@ def test_what_the_rtl_cannot_send_is_counted() -> None:
     plan.memory[np.flatnonzero(plan.memory != 0xEE)[0]] ^= 1
     (found,) = plan.compare(ENGINE.run(config, plan.operations, plan.memory))
     assert found.what == "the RTL's FPDU"
+
+
+def test_what_comes_after_messages_that_are_left_out_leaves_the_rtl() -> None:
+    """A message with an empty segment beside others, and one in too many segments."""
+    talk = Conversation()
+    talk.message("10.7.0.2", SEND, b"octets", b"")
+    talk.message("10.7.0.2", SEND, b"", b"")
+    talk.untagged("10.7.0.2", SEND, bytes(200))
+    config = RnicConfig(transmit=True, responder=True)
+    (plan,) = send_plans(send(talk.traffic()), config)
+    assert plan.segments == 2 and not plan.left_out
+    assert plan.compare(ENGINE.run(config, plan.operations, plan.memory)) == []
 
 
 #: The regions of the tests: streams 1 and 2 with a Protection Domain each.

@@ -4,6 +4,7 @@ theirs lie beside the project; the generated workload has senders that err on pu
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import google_crc32c
 import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.capture import capture_of, read_capture
 from ddp_rnic.sim.capture.streams import Arrival
-from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
+from ddp_rnic.sim.capture.tests.associations import A, Peers
+from ddp_rnic.sim.capture.tests.streams import SEND, WRITE, Conversation
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
-from ddp_rnic.sim.model.header import Header, TaggedHeader
+from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.sctp import Ppid
 from ddp_rnic.sim.replay import sending
 from ddp_rnic.sim.replay.sending import Post, Sent, send, send_in_parts
 from typer.testing import CliRunner
@@ -151,6 +154,69 @@ def test_an_empty_send_follows_a_write_of_any_length(octets: int) -> None:
     talk.untagged("10.7.0.2", SEND)
     (result,) = send(talk.traffic())
     assert result.segments == 2 and not differences([result])
+
+
+#: The octets of each segment of a message, one of which is empty.
+WITH_EMPTY = [(b"first", b""), (b"", b"last"), (b"first", b"", b"last")]
+
+
+def segments(payloads: Sequence[bytes], *, tagged: bool) -> Iterator[bytes]:
+    """Yields the segments of a message, the first one of its queue."""
+    offset, last = 0, len(payloads) - 1
+    for number, payload in enumerate(payloads):
+        header = (
+            TaggedHeader(0x511, 0x1000 + offset, number == last, WRITE)
+            if tagged
+            else UntaggedHeader(0, 1, offset, number == last, SEND << 32)
+        )
+        yield header.encode() + payload
+        offset += len(payload)
+
+
+@pytest.mark.parametrize("payloads", WITH_EMPTY)
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_message_with_an_empty_segment_beside_others_is_left_out(
+    payloads: tuple[bytes, ...], tagged: bool
+) -> None:
+    """RFC 5041 does not forbid such a segment. The next message has its place and its MSN."""
+    talk = Conversation()
+    for segment in segments(payloads, tagged=tagged):
+        talk.segment("10.7.0.2", segment)
+    talk.untagged("10.7.0.2", SEND, b"next", msn=1 if tagged else 2)
+    (result,) = send(talk.traffic())
+    assert (result.messages, result.segments, result.empty) == (1, 1, len(payloads))
+    assert result.taken == 1 + len(payloads) and not differences([result])
+
+
+@pytest.mark.parametrize("payloads", WITH_EMPTY)
+def test_a_message_with_an_empty_segment_is_left_out_over_sctp(
+    payloads: tuple[bytes, ...],
+) -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.open(0)
+    for segment in segments(payloads, tagged=False):
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+    peers.send(A, peers.message(A, 0, b"next", msn=2))
+    capture = capture_of(peers.frames, Path("test"))
+    result, _ = send(with_sctp(traffic_of(capture), capture.sctp))
+    assert (result.messages, result.segments, result.empty) == (1, 1, len(payloads))
+    assert result.controls == 1 and not differences([result])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_message_without_octets_in_several_segments_differs(tagged: bool, count: int) -> None:
+    """RFC 5041 section 5.2: "A zero-length DDP Message is allowed and MUST consume exactly one DDP
+    Segment."
+    """
+    talk = Conversation()
+    for segment in segments([b""] * count, tagged=tagged):
+        talk.segment("10.7.0.2", segment)
+    talk.untagged("10.7.0.2", SEND, b"next", msn=1 if tagged else 2)
+    (result,) = send(talk.traffic())
+    assert differences([result]) == ["an FPDU, frame 1, octet 2"]
+    assert (result.segments, result.empty, result.taken) == (2, count - 1, count + 1)
 
 
 def test_a_message_without_its_end_and_one_that_is_too_long_are_left_out(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.path import SendPath
-from ...hdl.spec.sctp import SSN
+from ...hdl.spec.sctp import LONGEST_BODY, SSN
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpArrival, SctpStream
@@ -33,7 +33,7 @@ from .differences import Difference
 from .paths import example_path, frame_of
 from .sending import REGION, Post, Sent, is_control
 
-__all__ = ["SendPlan", "send_plans"]
+__all__ = ["LONGEST_SEGMENT", "SendPlan", "send_plans"]
 
 #: Base-2 logarithm of the entries of a ring.
 RING = 9
@@ -41,6 +41,9 @@ RING = 9
 _AGAIN = 3
 #: Octets between the messages in memory, which no message has, so that no two begin alike.
 _GAP = 13
+#: Octets of the longest segment that the RTL sends over MPA: a segment must fit in the staging ring
+#: of ``hdl/dma/read.py``.
+LONGEST_SEGMENT = 1 << 15
 
 
 @dataclass
@@ -469,6 +472,11 @@ def _obstacle(post: Post, config: RnicConfig) -> str | None:
         return "an RTL that only sends takes no Read Response"
     if post.message.kind is Kind.UNTAGGED and post.message.qn >= QUEUES:
         return f"the RTL has {QUEUES} untagged queues"
+    over_sctp = isinstance(post.sent[0], SctpArrival)
+    longest = LONGEST_BODY if over_sctp else LONGEST_SEGMENT
+    if max(len(each.ulpdu) for each in post.sent) > longest:
+        way = "SCTP" if over_sctp else "MPA"
+        return f"the RTL sends segments of at most {longest} octets over {way}"
     if _mulpdu(post) is None:
         return "the RTL's MULPDU cannot change within a message"
     return None

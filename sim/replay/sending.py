@@ -85,8 +85,9 @@ class Sent:
         The largest MULPDU. It is derived: the octets of the longest segment.
     falls
         How often the MULPDU became smaller. Without a fall, one MULPDU explains all segments.
-    padded
-        FPDUs whose PAD is not zero, which the sender may choose.
+    chosen
+        FPDUs whose PAD is not zero, or whose CRC field is not although no CRC is in use. The sender
+        may choose these octets.
     left_out
         Segments that are no part of a whole message: the capture lacks its beginning, or they have
         no sound header.
@@ -108,7 +109,7 @@ class Sent:
     segments: int = 0
     mulpdu: int = 0
     falls: int = 0
-    padded: int = 0
+    chosen: int = 0
     left_out: int = 0
     long: int = 0
     empty: int = 0
@@ -408,15 +409,19 @@ class _Mpa(_Source):
         expected = self._sender.send(segment)
         if (position, expected) == (arrival.position, arrival.raw):
             return arrival
-        if len(expected) == len(arrival.raw) and self._pads_otherwise(arrival, segment, expected):
-            self.result.padded += 1
+        alike = (position, len(expected)) == (arrival.position, len(arrival.raw))
+        if alike and self._chooses(arrival, segment, expected):
+            self.result.chosen += 1
         else:
             self._differs(arrival, "an FPDU", expected)
         return replace(arrival, position=position, raw=expected)
 
-    def _pads_otherwise(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
-        """Decides whether an FPDU has another PAD than zeros, and the CRC for that PAD, but no
-        other difference.
+    def _chooses(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
+        """Decides whether an FPDU has another PAD than zeros, with the CRC for that PAD, or another
+        CRC field than zeros where no CRC is in use, but no other difference.
+
+        RFC 5044 section 4.1: "When CRCs are not enabled, this field is still present, may contain
+        any value, and MUST NOT be checked."
         """
         stream, raw = arrival.stream, arrival.raw
         content = [
@@ -426,9 +431,9 @@ class _Mpa(_Source):
         ]
         # A marker can stand between PAD and CRC.
         pad, crc = content[_LENGTH + len(segment) : -_CRC], content[-_CRC:]
-        free = {*pad, *(crc if stream.crc else ())}
+        free = {*pad, *crc}
         return (
-            any(raw[at] for at in pad)
+            any(raw[at] for at in (pad if stream.crc else free))
             and arrival.digest_is_good
             and all(raw[at] == expected[at] for at in range(len(raw)) if at not in free)
         )

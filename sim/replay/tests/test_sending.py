@@ -138,12 +138,36 @@ def test_a_pad_is_the_senders_choice_wherever_markers_stand(crc: bool, octets: i
         (result,) = send(Traffic((stream,), (arrival,)))
         return result
 
-    assert (send_raw().padded, differences([send_raw()])) == (0, [])
+    assert (send_raw().chosen, differences([send_raw()])) == (0, [])
     for at in pad:
         raw[at] = 0x55
-    assert (send_raw().padded, differences([send_raw()])) == (int(bool(pad)), [])
+    assert (send_raw().chosen, differences([send_raw()])) == (int(bool(pad)), [])
     raw[0] ^= 1  # a marker, before the header
-    assert send_raw().padded == 0 and len(differences([send_raw()])) == 1
+    assert send_raw().chosen == 0 and len(differences([send_raw()])) == 1
+
+
+@pytest.mark.parametrize("markers", [True, False])
+@pytest.mark.parametrize("octets", range(500, 510))
+def test_a_crc_field_is_the_senders_choice_if_no_crc_is_in_use(octets: int, markers: bool) -> None:
+    """RFC 5044 section 4.1: "When CRCs are not enabled, this field is still present, may contain
+    any value, and MUST NOT be checked."
+    """
+    talk = Conversation(crc=False, markers=markers)
+    sound = talk.untagged("10.7.0.2", SEND, bytes(octets))
+
+    def send_raw(raw: bytes, at: int = 0) -> Sent:
+        arrival = replace(sound, raw=raw, position=sound.position + at)
+        (result,) = send(replace(talk.traffic(), arrivals=(arrival,)))
+        return result
+
+    other = sound.raw[:-4] + bytes.fromhex("deadbeef")
+    assert (send_raw(sound.raw).chosen, differences([send_raw(sound.raw)])) == (0, [])
+    assert (send_raw(other).chosen, differences([send_raw(other)])) == (1, [])
+    # Another octet, and another place in the stream, are no choice of the sender.
+    changed = bytearray(other)
+    changed[6 if markers else 2] ^= 0x10  # a reserved bit of the DDP header
+    for result in (send_raw(bytes(changed)), send_raw(other, at=512)):
+        assert (result.chosen, result.differing) == (0, 1)
 
 
 @pytest.mark.parametrize("octets", [3, 4, 5])

@@ -170,6 +170,30 @@ def test_a_crc_field_is_the_senders_choice_if_no_crc_is_in_use(octets: int, mark
         assert (result.chosen, result.differing) == (0, 1)
 
 
+@pytest.mark.parametrize("markers", [True, False])
+@pytest.mark.parametrize("octets", [64768, 64769, 65535])
+def test_a_ulpdu_that_is_too_long_for_mpa_differs(octets: int, markers: bool) -> None:
+    """RFC 5044 section 3: "The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA."
+    With markers the model cannot frame the longest one: FPDUPTR has 16 bits.
+    """
+    stream = replace(traffic(WORKLOAD).streams[0], crc=True, markers=markers, position=0, msns=())
+    (segment,) = DataSource(octets).untagged(0, bytes(octets - 18))
+    raw = MpaSender().send(segment)
+    if markers:  # without FPDUPTR if the ULPDU is too long
+        raw = b"".join(bytes(4) + raw[at : at + 508] for at in range(0, len(raw), 508))
+        if octets == 64768:
+            raw = MpaSender(markers=True).send(segment)
+    source = DataSource(1000)
+    source.set_msn(0, 2)
+    then = MpaSender(markers=markers, position=len(raw)).send(source.untagged(0, b"next")[0])
+    arrivals = Arrival(stream, 1, 1, 0, raw), Arrival(stream, 2, 2, len(raw), then)
+    (result,) = send(Traffic((stream,), arrivals))
+    assert result.segments == 2
+    assert [(each.what, each.where, each.expected, each.got) for each in result.differences] == [
+        ("an FPDU", "frame 1", "a ULPDU of at most 64768 octets", f"one of {octets}")
+    ] * (octets > 64768)  # fmt: skip
+
+
 @pytest.mark.parametrize("octets", [3, 4, 5])
 def test_an_empty_send_follows_a_write_of_any_length(octets: int) -> None:
     """With 4 octets the segment of the Write is as long as the header of the Send."""

@@ -13,7 +13,9 @@ import pytest
 from ddp_rnic.cli import app, outcome
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import capture_of, read_capture
+from ddp_rnic.sim.capture.pcap import write_pcap
 from ddp_rnic.sim.capture.streams import Arrival
+from ddp_rnic.sim.capture.tests import frames
 from ddp_rnic.sim.capture.tests.associations import A, Peers
 from ddp_rnic.sim.capture.tests.streams import SEND, WRITE, Conversation
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
@@ -322,3 +324,23 @@ def test_the_command_says_what_differs_and_refuses_what_it_would_not_use(
     run = CliRunner().invoke(app.app, ["sim", str(WORKLOAD), "--send", "--out", str(tmp_path)])
     assert run.exit_code == outcome.BAD_INPUT, run.output
     assert "--send takes no --regions, --out, --frame" in run.stderr
+
+
+def test_the_command_counts_what_a_sender_may_do_and_the_device_does_not(tmp_path: Path) -> None:
+    talk = Conversation()
+    talk.message("10.7.0.2", SEND, b"octets", b"")
+    talk.untagged("10.7.0.2", SEND, bytes(40_000))
+    talk.untagged("10.7.0.2", SEND, b"next")
+    octets, start = b"".join(each.raw for each in talk.traffic().arrivals), frames.first_octet(1000)
+    packets = frames.handshake()
+    for at in range(0, len(octets), 1400):
+        part = octets[at : at + 1400]
+        packets.append(frames.tcp_packet(frames.A, frames.B, start + at, part))
+    write_pcap(frames.frames(packets), path := tmp_path / "choices.pcap")
+    run = CliRunner().invoke(app.app, ["sim", str(path), "--send"])
+    assert run.exit_code == 0, run.output
+    assert "agree: golden model and senders on 2 segments, RTL on 1 of them" in run.stdout
+    assert run.stdout.rstrip().endswith(
+        "left out: 2 segments (golden model and RTL send no empty segment beside others of its"
+        " message), 1 segment (the RTL sends segments of at most 32768 octets over MPA)"
+    )

@@ -396,7 +396,7 @@ class Connection:
             del self._in[:taken]
             if self._asked is not None:
                 self._answered(frame)
-            elif not (frame.reply or frame.reject):
+            elif not frame.reply:
                 self.request = frame
             else:
                 self._end(InvalidStartup("a connection must begin with an MPA Request Frame"))

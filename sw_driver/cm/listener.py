@@ -490,7 +490,7 @@ class Listener:
                         raise ConnectionLost("it closed the connection during start-up")
                     octets += more
             frame, taken = parsed
-            if frame.reply or frame.reject:
+            if frame.reply:
                 raise InvalidStartup("a connection must begin with an MPA Request Frame")
         except (ConnectError, OSError) as error:
             _log.info("%s is closed: %s", peer, error or "no request came in time")

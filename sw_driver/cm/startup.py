@@ -94,7 +94,8 @@ class StartupFrame:
     crc, markers
         The sender of this frame wants CRCs, or markers in the stream that it receives.
     reject
-        In a reply: the connection is refused.
+        In a reply: the connection is refused. In a request the bit of that meaning is zero, and
+        is not checked on reception (RFC 5044 section 7.1.1).
     enhanced
         The fields of RFC 6581, which only a frame of revision 2 may have.
     private_data
@@ -120,7 +121,8 @@ class StartupFrame:
                 f"private data must be at most {most} octets in MPA revision {self.revision},"
                 f" not {len(self.private_data)}: send the rest as a message"
             )
-        flags = _MARKERS * self.markers | _CRC * self.crc | _REJECT * self.reject
+        flags = _MARKERS * self.markers | _CRC * self.crc
+        flags |= _REJECT * (self.reply and self.reject)
         flags |= _ENHANCED * (self.enhanced is not None)
         key = _REPLY if self.reply else _REQUEST
         return _HEADER.pack(key, flags, self.revision, len(private)) + private
@@ -160,9 +162,10 @@ class StartupFrame:
         private, enhanced = octets[_HEADER.size : end], None
         if revision == 2 and flags & _ENHANCED:
             enhanced, private = Enhanced.decode(private), private[_LIMITS.size :]
+        reply = key == _REPLY
         frame = cls(
-            reply=key == _REPLY, revision=revision, crc=bool(flags & _CRC),
-            markers=bool(flags & _MARKERS), reject=bool(flags & _REJECT), enhanced=enhanced,
-            private_data=private,
+            reply=reply, revision=revision, crc=bool(flags & _CRC),
+            markers=bool(flags & _MARKERS), reject=reply and bool(flags & _REJECT),
+            enhanced=enhanced, private_data=private,
         )  # fmt: skip
         return frame, end

@@ -604,6 +604,23 @@ def test_a_peer_that_reads_no_answers_finds_no_buffer_for_more_requests(pd: PD) 
     run(test)
 
 
+def test_a_listener_does_not_check_the_bit_of_a_refusal_in_a_request(pd: PD) -> None:
+    """RFC 5044 section 7.1.1, R: "This bit is set to zero, and not checked on reception in the MPA
+    Request Frame."
+    """
+
+    async def test() -> None:
+        octets = REQUEST[:16] + bytes([REQUEST[16] | 0x20]) + REQUEST[17:]
+        async with Listener(pd) as listener:
+            request, reader, writer = await dial(listener, octets)
+            server = await request.accept()
+            assert await reader.readexactly(len(REPLY)) == REPLY
+            writer.close()
+            await server.disconnect()
+
+    run(test)
+
+
 def test_a_request_that_could_not_be_accepted_waits_for_another_answer(pd: PD) -> None:
     def refuse(_: Any) -> None:
         raise KeyError("the program's own")

@@ -300,6 +300,18 @@ def test_a_connection_that_begins_otherwise_is_closed(
     assert responder.data_to_send() == b"" and responder.request is None
 
 
+@pytest.mark.parametrize("revision", [1, 2])
+def test_a_request_with_the_bit_of_a_refusal_is_a_request(bench: Bench, revision: int) -> None:
+    """RFC 5044 section 7.1.1, R: "This bit is set to zero, and not checked on reception in the MPA
+    Request Frame."
+    """
+    responder = bench.make()
+    responder.receive(b"MPA ID Req Frame" + bytes([0x60, revision, 0, 5]) + b"hello")
+    assert responder.request is not None and responder.request.private_data == b"hello"
+    responder.accept()
+    assert responder.started
+
+
 @pytest.mark.parametrize(
     "answer",
     [

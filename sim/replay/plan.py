@@ -689,7 +689,7 @@ class _Replayer(Host):
             region = (
                 None if stag is None else self.golden.registered(delivery.arrival.endpoint, stag)
             )
-            if region is not None:
+            if region is not None and region.stream in (None, delivery.arrival.stream.number):
                 self.revoke(region)
 
     def act(self, actions: Iterable[_Action]) -> None:

@@ -92,6 +92,8 @@ _RDMAP_QUEUES = 3
 # RDMAP, RFC 5040 section 4.3
 _READ_REQUEST = 1
 _SEND_INVALIDATE = (4, 6)
+#: The versions that are valid, and the Queue Number of each Send (RFC 5040 section 4.1).
+_VERSIONS, _SEND_QUEUE = (0, 1), 0
 
 #: The rights of a remote peer, by their word in a region file and in reports.
 RIGHTS = {"write": Access.REMOTE_WRITE, "read": Access.REMOTE_READ}
@@ -489,28 +491,26 @@ def _named(traffic: Traffic, stream: Stream, frame: int, terminate: bytes) -> Ar
     for arrival in traffic.arrivals:
         if arrival.frame >= frame:
             break
-        if arrival.endpoint == stream.destination.address and isinstance(arrival.header, Untagged):
-            if _invalidates(arrival.header) and wanted[2:6] == struct.pack(
-                ">I", arrival.header.invalidate
-            ):
+        if arrival.endpoint == stream.destination.address:
+            if invalidated(arrival) == int.from_bytes(wanted[2:6], "big"):
                 first = None
         if first is None and arrival.stream is stream and arrival.ulpdu[:length] == wanted:
             first = arrival
     return first
 
 
-def _invalidates(header: Untagged) -> bool:
-    return header.opcode in _SEND_INVALIDATE and header.last
-
-
 def invalidated(arrival: Arrival) -> int | None:
     """Returns the STag that the receiver invalidates when this segment is delivered (RFC
-    5040 section 5.3).
+    5040 section 5.3), or None.
+
+    A message on another queue than that of Sends, or of a version that does not exist, invalidates
+    nothing: its receiver must refuse it (section 7.2).
     """
     header = arrival.header
-    if isinstance(header, Untagged) and _invalidates(header):
-        return header.invalidate
-    return None
+    if not isinstance(header, Untagged) or (header.queue, header.last) != (_SEND_QUEUE, True):
+        return None
+    valid = header.opcode in _SEND_INVALIDATE and arrival.ulpdu[1] >> 6 in _VERSIONS
+    return header.invalidate if valid else None
 
 
 @dataclass

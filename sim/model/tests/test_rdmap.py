@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ddp_rnic.hdl.spec.ddp import (
     INVALID_STAG,
     UNEXPECTED_RESPONSE,
@@ -19,7 +20,6 @@ from ddp_rnic.sim.model.rdmap import (
     invalidated_stag,
     rsvdulp,
 )
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 

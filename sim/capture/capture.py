@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -477,7 +477,7 @@ class Story:
             if request is not None and reply is not None:
                 return self._complete(initiator, responder, request, reply)
             if request is not None:
-                return self._without_reply(initiator, responder, request, halves[responder])
+                return self._without_reply(initiator, responder, request, halves)
             if reply is not None:
                 return self._without_request(initiator, responder, reply, halves[initiator])
         if refused:
@@ -524,9 +524,19 @@ class Story:
         return Connection(request.frame, reply.frame, (there, back))
 
     def _without_reply(
-        self, initiator: Endpoint, responder: Endpoint, request: _Startup, half: Half
+        self,
+        initiator: Endpoint,
+        responder: Endpoint,
+        request: _Startup,
+        halves: Mapping[Endpoint, Half],
     ) -> Connection | None:
-        name = f"{initiator} > {responder}"
+        name, half = f"{initiator} > {responder}", halves[responder]
+        if (frame := _other_answer(request, halves[initiator], half)) is not None:
+            self._leave(
+                f"{name}: frame {frame} answers the MPA Request with something other than an MPA"
+                " Reply, so the initiator closes the connection, RFC 5044 section 7.1.1"
+            )
+            return None
         missing = f"{name}: the MPA Request has no Reply in the capture"
         if half.silent:
             missing += f", which lacks the whole direction {responder} > {initiator}"
@@ -699,6 +709,31 @@ def _find_startup(
     if why:
         refused[source] = why
     return None
+
+
+def _other_answer(request: _Startup, half: Half, other: Half) -> int | None:
+    """Returns the frame with which a responder answers a Request by something other than a Reply.
+
+    None: the Reply may be missing from the capture. ``half`` is the initiator's, ``other`` that of
+    the responder, without a Reply. Its octets before the Request belong to another protocol, after
+    which the ULP changed over to MPA (RFC 5044 section 7.1.3).
+    """
+    if not other.taken:
+        return None
+    asked = request.stream.frame_of(request.end - 1)
+    first = other.syn
+    if first is None:  # then the Request acknowledges all octets that came before it
+        first = next(each.acknowledged for each in half.taken if each.frame == asked)
+    stream = in_order(other.taken, first)
+    frames = stream.pieces.column(0)
+    if (after := bisect_right(frames, asked)) == len(frames):
+        return None
+    begin = stream.pieces.column(2)[after]
+    try:
+        parsed = StartupFrame.parse(stream.octets.read(begin, begin + _LONGEST_STARTUP))
+    except ProtocolError:
+        return frames[after]
+    return frames[after] if parsed is not None else None
 
 
 def _direction(

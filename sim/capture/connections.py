@@ -243,6 +243,10 @@ class OrderedOctets:
             taken += 1
         del waiting[:taken]
 
+    def frame_of(self, position: int) -> int:
+        """Returns the frame that made the octet at a position available."""
+        return self.pieces.column(0)[bisect_right(self.pieces.column(2), position) - 1]
+
     @property
     def behind_hole(self) -> int:
         """The number of octets that follow missing ones."""

@@ -187,6 +187,37 @@ def test_a_capture_without_ddp_says_why(packets: list[bytes], says: str) -> None
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request", REQUEST, REPLY[:15] + b"F\0\0\0\0"])
+def test_a_request_that_something_else_answers_has_no_connection(answer: bytes, first: int) -> None:
+    # RFC 5044 section 7.1.1: "Initiator mode receivers MUST check this field for the same value,
+    # and close the connection and report an error locally if any other value is detected."
+    found = capture([*handshake(reply=answer), *segments([(0, 100)])][first:])
+    assert not found.connections
+    (left,) = found.left_out
+    assert f"frame {5 - first} answers the MPA Request with something other" in left.reason
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        [],
+        [tcp_packet(B, A, 5001, REPLY[:10])],
+        [tcp_packet(B, A, 5021, b"FPDU")],  # the Reply before it is lost
+    ],
+)
+def test_a_request_whose_reply_may_be_lost_counts_as_accepted(back: list[bytes]) -> None:
+    found = capture([*handshake()[:4], *back, *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+    assert any("assumed to have accepted" in note for note in found.notes)
+
+
+def test_a_greeting_before_the_request_is_no_answer_to_it() -> None:
+    packets = [*handshake()[:3], tcp_packet(B, A, 5001, b"READY\n"), handshake()[3]]
+    found = capture([*packets, tcp_packet(B, A, 5001, b"READY\n"), *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+
+
 def test_octets_after_a_reset_are_not_received() -> None:
     packets = handshake() + segments([(0, 100)])
     packets.append(tcp_packet(B, A, 5021, flags=RST | ACK))

@@ -80,7 +80,8 @@ class Direction:
     it, markers if the receiver did. ``behind_hole`` counts captured octets that follow octets
     missing from the capture. ``assumed``: the capture lacks the stream's beginning. ``brought``
     lists the frames with the octets, in positions of the MPA stream. ``msns``: the octets follow
-    others that are known, and this is the next MSN on each queue.
+    others that are known, and this is the next MSN on each queue. ``after_fin`` counts the segments
+    with octets after a FIN, and ``unfinished`` says why the last FPDU may lack octets.
     """
 
     source: Endpoint
@@ -92,6 +93,8 @@ class Direction:
     assumed: bool = False
     brought: Iterable[Brought] = ()
     msns: tuple[tuple[int, int], ...] | None = None
+    after_fin: int = 0
+    unfinished: str = "the capture ends in this FPDU"
 
     @property
     def octets(self) -> bytes:
@@ -604,7 +607,7 @@ class Story:
         for said in self._assumptions:
             if said.sctp or said.source not in (None, source) or not half.taken:
                 continue
-            stream = in_order(half.taken, _base(half))
+            stream = in_order(half, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
             chunks = Chunks(stream, said.at, first)
             if chunks:
@@ -615,6 +618,7 @@ class Story:
             return Direction(
                 source, destination, said.crc, said.markers is not None, chunks,
                 stream.behind_hole, assumed=True, brought=_Broughts(stream, said.at, first),
+                after_fin=stream.after_fin, unfinished=stream.unfinished,
             )  # fmt: skip
         return nothing
 
@@ -628,6 +632,15 @@ class Story:
                         direction.behind_hole,
                         "octet",
                         f"{direction}: these octets follow octets missing from the capture",
+                    )
+                )
+            if direction.after_fin:
+                self._segments.append(
+                    LeftOut(
+                        direction.after_fin,
+                        "TCP segment",
+                        f"{direction}: with octets after a FIN, which the receiver ignores,"
+                        " RFC 9293 section 3.10.7.4",
                     )
                 )
             half = conversation.halves[direction.source]
@@ -675,10 +688,10 @@ def _streams(half: Half) -> Iterator[OrderedOctets]:
     """
     if not half.taken:
         return
-    yield in_order(half.taken, _base(half))
+    yield in_order(half, _base(half))
     for segment in half.taken:
         if segment.octets.startswith((_REQUEST_KEY, _REPLY_KEY)):
-            yield in_order(half.taken, segment.sequence)
+            yield in_order(half, segment.sequence)
 
 
 def _find_startup(
@@ -724,7 +737,7 @@ def _other_answer(request: _Startup, half: Half, other: Half) -> int | None:
     first = other.syn
     if first is None:  # then the Request acknowledges all octets that came before it
         first = next(each.acknowledged for each in half.taken if each.frame == asked)
-    stream = in_order(other.taken, first)
+    stream = in_order(other, first)
     frames = stream.pieces.column(0)
     if (after := bisect_right(frames, asked)) == len(frames):
         return None
@@ -752,6 +765,8 @@ def _direction(
         Chunks(stream, startup.end) if play else (),
         stream.behind_hole if play else 0,
         brought=_Broughts(stream, startup.end) if play else (),
+        after_fin=stream.after_fin if play else 0,
+        unfinished=stream.unfinished,
     )
 
 

@@ -155,7 +155,7 @@ def traffic_of(capture: Capture) -> Traffic:
     for stream, direction in found:
         last = direction.chunks[-1]
         if rest := last.position + len(last.octets) - ends[stream.number]:
-            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
+            left_out.append(LeftOut(rest, "octet", f"{stream}: {direction.unfinished}"))
     traffic = Traffic(
         tuple(streams),
         arrivals,

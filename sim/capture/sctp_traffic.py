@@ -60,6 +60,8 @@ _FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user
 _UNDER_WAY = 128
 #: How many messages ahead of the next one a queue can hold buffers for.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
+#: The chunks that are alone in their packet, RFC 9260 section 3.
+_ALONE = (ChunkType.INIT, ChunkType.INIT_ACK, ChunkType.SHUTDOWN_COMPLETE)
 #: The states in which a Segment is placed.
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
 #: How many Initiates may wait: as many as there are SCTP streams, because the capture's host chose.
@@ -462,8 +464,37 @@ class _Live:
     judged: Numbers = field(default_factory=Numbers)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
     back: deque[RawChunk] = field(default_factory=deque)  # chunks that the host hands back
+    shut_down: bool = False  # this end has sent a SHUTDOWN ACK
     #: SCTP streams whose session the host ends, and why.
     aborts: list[tuple[int, str]] = field(default_factory=list)
+
+
+class _Handshakes:
+    """Finds the INITs whose answers are followed by a COOKIE ECHO.
+
+    No other INIT changes an association that exists: RFC 9260 section 5.2.2.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[Endpoint, Endpoint, int], int] = {}  # INITs' tags, by answer
+        self._complete: set[tuple[Endpoint, Endpoint, int]] = set()
+
+    def take(self, frame: SctpFrame) -> None:
+        """Takes the next sound frame."""
+        assert frame.ends is not None
+        sender, receiver = _sender_and_receiver(frame)
+        for chunk in _acceptable(frame):
+            if chunk.type == ChunkType.INIT_ACK:
+                answer = receiver, sender, int.from_bytes(chunk.value[:4], "big")
+                self._asked[answer] = frame.ends.tag
+            elif chunk.type == ChunkType.COOKIE_ECHO:
+                tag = self._asked.get((sender, receiver, frame.ends.tag))
+                if tag is not None:
+                    self._complete.add((sender, receiver, tag))
+
+    def completes(self, sender: Endpoint, receiver: Endpoint, tag: int) -> bool:
+        """Returns True if an INIT with this Initiate Tag leads to an association."""
+        return (sender, receiver, tag) in self._complete
 
 
 class _Walker:
@@ -489,6 +520,7 @@ class _Walker:
         self._frame = 0
         self._conversations: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
         self._ends: dict[Ends, End] = {}
+        self._reflected: dict[Ends, End] = {}  # the same, by the tags of the peers
         self._live: dict[End, _Live] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
         self._said: dict[str, None] = {}
@@ -496,8 +528,10 @@ class _Walker:
         # paths.
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        self._handshakes = _Handshakes()
         for frame in frames:
             if frame.sound and frame.ends:
+                self._handshakes.take(frame)
                 self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
                 for chunk in frame.chunks or ():
                     data = _data_chunk(chunk)
@@ -556,22 +590,39 @@ class _Walker:
         if not frame.sound:
             self._arrive(frame)
             return
-        assert frame.ends is not None and frame.chunks is not None
-        sender = Endpoint(frame.source, frame.ends.source_port)
-        receiver = Endpoint(frame.destination, frame.ends.destination_port)
+        assert frame.ends is not None
+        sender, receiver = _sender_and_receiver(frame)
         hearing = self._conversation(receiver, sender)
-        for chunk in frame.chunks:
+        chunks = _acceptable(frame)
+        for chunk in chunks:
             if chunk.type == ChunkType.COOKIE_ECHO:
                 self._hear(hearing, receiver, sender, frame.ends, chunk)
-        speaking = self._conversation(sender, receiver)
-        for chunk in frame.chunks:
-            self._send(speaking, frame.ends, chunk)
+        for chunk in chunks:
+            if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+                self._set_up(sender, receiver, frame.ends, chunk)
+            else:
+                self._send(frame.ends, chunk)
+        over = self._over(frame.ends, chunks)
+        if over is not None and over.partner is not None:
+            self._leave(over.partner)
         self._arrive(frame)
-        for chunk in frame.chunks:
+        for chunk in chunks:
             if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
                 self._hear(hearing, receiver, sender, frame.ends, chunk)
-            elif _is_over(chunk) and (end := self._ends.get(frame.ends)) is not None:
-                self._leave(end)
+        if over is not None:
+            self._leave(over)
+
+    def _over(self, ends: Ends, chunks: Iterable[RawChunk]) -> End | None:
+        """Returns the receiver of a packet that ends its association (RFC 9260 section 8.5.1)."""
+        for chunk in chunks:
+            if chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE):
+                # With the T bit the packet has the sender's own tag.
+                end = (self._reflected if chunk.flags & 1 else self._ends).get(ends)
+                live = None if end is None else self._live.get(end)
+                # A SHUTDOWN COMPLETE is ignored in any state but SHUTDOWN-ACK-SENT.
+                if chunk.type == ChunkType.ABORT or (live is not None and live.shut_down):
+                    return end
+        return None
 
     def _conversation(self, local: Endpoint, peer: Endpoint) -> _Conversation:
         return self._conversations.setdefault((local, peer), _Conversation())
@@ -606,7 +657,10 @@ class _Walker:
                     " DDP on both sides (RFC 5043 section 11.1) carries none"
                 ] = None
             return
-        used = min(used, max(own.outbound, association.peer.outbound))
+        # RFC 9260 section 5.1.1: "the valid outbound stream identifier range for either endpoint
+        # MUST be 0 to min(local OS, remote MIS) - 1". A DDP Stream needs one in each direction.
+        theirs = association.peer
+        used = min(used, own.outbound, theirs.inbound, theirs.outbound, own.inbound)
         if not used:
             return
         self._enter(conversation, local, peer, forwards, used)
@@ -646,6 +700,7 @@ class _Walker:
         own = conversation.own[ends.tag]
         self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
         self._ends[ends] = conversation.end = end
+        self._reflected[ends._replace(tag=end.peer_tag)] = end
         self.found.ends.append(end)
         self._add(Enter(self._frame, end))
 
@@ -673,29 +728,33 @@ class _Walker:
                 why = f"taken, but not delivered, because {missing}"
                 self.found.undelivered.append(LeftOut(len(order.waiting), "DATA chunk", why))
 
-    def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
-        """Takes a chunk that this end sends."""
+    def _set_up(self, sender: Endpoint, receiver: Endpoint, ends: Ends, chunk: RawChunk) -> None:
+        """Takes an INIT or INIT ACK that an end sends."""
+        conversation = self._conversation(sender, receiver)
         association = conversation.association
-        if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
-            try:
-                sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
-            except ProtocolError:
-                return
-            if not sent.acknowledges and association.tag not in (None, sent.tag):
-                # The association begins anew (RFC 9260 section 5.2).
-                if conversation.end is not None:
-                    self._leave(conversation.end, reset=False)
-                conversation.association = association = Association(initiates=_INITIATES)
-                conversation.own, conversation.end = {}, None
-            conversation.own[sent.tag] = sent
-            association.observe(_alone(ends, chunk))
+        try:
+            sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+        except ProtocolError:
             return
+        if not sent.acknowledges and association.tag not in (None, sent.tag):
+            if not self._handshakes.completes(sender, receiver, sent.tag):
+                return
+            # The association begins anew (RFC 9260 section 5.2).
+            if conversation.end is not None:
+                self._leave(conversation.end, reset=False)
+            conversation.association = association = Association(initiates=_INITIATES)
+            conversation.own, conversation.end = {}, None
+        conversation.own[sent.tag] = sent
+        association.observe(_alone(ends, chunk))
+
+    def _send(self, ends: Ends, chunk: RawChunk) -> None:
+        """Takes another chunk that an end sends."""
         receiver = self._ends.get(ends)
         end = None if receiver is None else receiver.partner
         if end is None or end not in self._live:
             return
-        if _is_over(chunk):
-            self._leave(end)
+        if chunk.type == ChunkType.SHUTDOWN_ACK:
+            self._live[end].shut_down = True
             return
         data = _data_chunk(chunk)
         if data is None:
@@ -1029,9 +1088,28 @@ def _is_fragment(data: DataChunk) -> bool:
     return data.unordered and not whole and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL)
 
 
-def _is_over(chunk: RawChunk) -> bool:
-    """Returns True if the chunk ends the association and has its receiver's Verification Tag."""
-    return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
+def _acceptable(frame: SctpFrame) -> list[RawChunk]:
+    """Returns the chunks of a sound packet that are where RFC 9260 allows them.
+
+    Section 3: some "MUST NOT be bundled with any other chunk". Section 8.5.1: a packet with the
+    Verification Tag 0 contains "only an INIT chunk"; no other packet contains one.
+    """
+    assert frame.ends is not None
+    chunks, tag = frame.chunks or (), frame.ends.tag
+    return [
+        chunk
+        for chunk in chunks
+        if (len(chunks) == 1 or chunk.type not in _ALONE)
+        and (chunk.type == ChunkType.INIT) == (tag == 0)
+    ]
+
+
+def _sender_and_receiver(frame: SctpFrame) -> tuple[Endpoint, Endpoint]:
+    assert frame.ends is not None
+    return (
+        Endpoint(frame.source, frame.ends.source_port),
+        Endpoint(frame.destination, frame.ends.destination_port),
+    )
 
 
 def _opens(outcome: Iterable[Control | Illegal]) -> bool:

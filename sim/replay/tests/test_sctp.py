@@ -74,6 +74,7 @@ from ddp_rnic.sim.replay.sctp_expectation import SctpGolden
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.replay.tests.agreeing import run
 
+T = 1  # the flag of an ABORT or SHUTDOWN COMPLETE with the sender's own Verification Tag
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
 #: IRD and ORD (RFC 6581 section 9).
@@ -269,14 +270,26 @@ def test_without_the_handshake_there_is_no_ddp() -> None:
     assert found.sctp is None and "set-up is not in the capture" in note
 
 
-@pytest.mark.parametrize("how", ["abort", "shutdown", "restart"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("abort", "abort without association"),
+        *("shutdown", "shutdown without association", "restart"),
+    ],
+)
 def test_an_association_may_follow_another_one(how: str) -> None:
     peers = opened()
     peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
     if how == "abort":
         peers.send(B, Chunk(ChunkType.ABORT))
-    elif how == "shutdown":
-        peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE))
+    elif how == "abort without association":
+        peers.send(B, Chunk(ChunkType.ABORT, T), tag=peers.tags[B])
+    elif how != "restart":
+        peers.send(A, Chunk(ChunkType.SHUTDOWN, 0, bytes(4)))
+        peers.send(B, Chunk(ChunkType.SHUTDOWN_ACK))
+        reflected = how == "shutdown without association"
+        tag = peers.tags[A if reflected else B]
+        peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE, T * reflected), tag=tag)
     again = Peers(tags=(7, 8), tsns=(1, 0xFFFFFFFF), frames=peers.frames)
     again.set_up()
     again.open(0)
@@ -289,6 +302,76 @@ def test_an_association_may_follow_another_one(how: str) -> None:
     planned = plan_of(peers.frames)
     assert octets_of(planned, STAG, (0, 0)) == b"first"
     assert octets_of(planned, STAG, (0, 1)) == b"other"
+
+
+def bundled_init(peers: Peers) -> None:
+    other = Peers(tags=(7, 8), frames=peers.frames)
+    other.send(A, other.inits[A], Chunk(ChunkType.HEARTBEAT), tag=0)
+
+
+def init_alone(peers: Peers) -> None:
+    other = Peers(tags=(7, 8), frames=peers.frames)
+    other.send(A, other.inits[A], tag=0)
+    other.send(B, replace(other.inits[B], acknowledges=True))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        # RFC 9260 section 8.5.1 C: "An endpoint MUST ignore the SHUTDOWN COMPLETE chunk if it is
+        # not in the SHUTDOWN-ACK-SENT state."
+        lambda peers: peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE)),
+        lambda peers: peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE, T), tag=peers.tags[A]),
+        # B: the T bit belongs to the sender's own tag.
+        lambda peers: peers.send(A, Chunk(ChunkType.ABORT), tag=peers.tags[A]),
+        lambda peers: peers.send(A, Chunk(ChunkType.ABORT, T)),
+        # Section 3: an INIT "MUST NOT be bundled with any other chunk"; section 8.5.1 A: its tag is
+        # 0.
+        bundled_init,
+        lambda peers: peers.send(A, replace(peers.inits[A], tag=7)),
+        # Section 5.2.2: after the answer to an INIT "the existing association, including its
+        # current state, and the corresponding TCB MUST NOT be changed".
+        init_alone,
+    ],
+)
+def test_what_ends_no_association_changes_nothing(act: Callable[[Peers], object]) -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"one"))
+    act(peers)
+    peers.send(A, peers.write(A, 0, STAG, 3, b"two"))
+    peers.send(B, peers.write(B, 0, STAG, 0, b"back"))
+    peers.close(0)
+    found = sctp(peers.frames)
+    assert not any(isinstance(step, Leave) for step in found.steps)
+    assert statuses(peers.frames, A) == ["TAKEN"] * 3 and told(found, A)[-1] == "TERMINATE"
+    assert statuses(peers.frames, B) == ["TAKEN"] * 4 and told(found, B)[-1] == "TERMINATE"
+    assert left_out(peers.frames) == []
+
+
+def test_chunks_after_the_end_of_an_association_are_named_so() -> None:
+    peers = opened()
+    peers.send(B, Chunk(ChunkType.ABORT))
+    peers.send(A, peers.write(A, 0, STAG, 0, b"late"))
+    (left,) = left_out(peers.frames)
+    assert "before the set-up of its association was complete, or after its end: frame 8" in left
+
+
+@pytest.mark.parametrize("end", [A, B])
+@pytest.mark.parametrize("field", ["inbound", "outbound"])
+def test_an_association_has_the_streams_that_both_ends_allow(end: str, field: str) -> None:
+    # RFC 9260 section 5.1.1: "the valid outbound stream identifier range for either endpoint MUST
+    # be 0 to min(local OS, remote MIS) - 1."
+    peers = Peers()
+    peers.inits[end] = replace(peers.inits[end], **{field: 2})
+    peers.set_up()
+    for sid in (1, 2):
+        peers.open(sid)
+        peers.send(A, peers.write(A, sid, STAG, sid, b"x"))
+    found = sctp(peers.frames)
+    assert {each.sid for each in found.streams} == {0, 1}
+    assert [str(each.stream)[-1] for each in found.arrivals] == ["1"]
+    (left,) = left_out(peers.frames)
+    assert left.startswith("3 DATA chunks (on an SCTP stream that is not among those")
 
 
 def test_a_second_path_is_of_the_same_association() -> None:

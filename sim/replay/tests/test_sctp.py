@@ -357,12 +357,14 @@ def test_chunks_after_the_end_of_an_association_are_named_so() -> None:
 
 
 @pytest.mark.parametrize("end", [A, B])
-@pytest.mark.parametrize("field", ["inbound", "outbound"])
-def test_an_association_has_the_streams_that_both_ends_allow(end: str, field: str) -> None:
+@pytest.mark.parametrize("limit", [{"inbound": 2}, {"outbound": 2}], ids=str)
+def test_an_association_has_the_streams_that_both_ends_allow(
+    end: str, limit: dict[str, Any]
+) -> None:
     # RFC 9260 section 5.1.1: "the valid outbound stream identifier range for either endpoint MUST
     # be 0 to min(local OS, remote MIS) - 1."
     peers = Peers()
-    peers.inits[end] = replace(peers.inits[end], **{field: 2})
+    peers.inits[end] = replace(peers.inits[end], **limit)
     peers.set_up()
     for sid in (1, 2):
         peers.open(sid)

@@ -335,10 +335,12 @@ def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
     bench.peer.answers = False
     stream = bench.open(0, accepted=False)
     for kind, fields, said in (
-        (Kind.UNTAGGED, {"qn": 1 << 32}, "qn must be from 0 to"),
-        (Kind.READ, {}, "A READ must have one piece, not 0"),
+        (Kind.UNTAGGED, {"qn": 1 << 32}, "qn must be one that the stream was opened with, "),
+        (Kind.UNTAGGED, {"fence": 2}, "fence must be True or False, not 2"),
+        (Kind.READ, {}, "the message cannot be sent: A READ must have one piece, not 0"),
+        (9, {}, "a message's kind must be a Kind, not 9"),
     ):
-        with pytest.raises(InvalidRequest, match=f"the message cannot be sent: {said}"):
+        with pytest.raises(InvalidRequest, match=said):
             stream.sending.post(kind, b"wrong", **fields)
     stream.sending.post(Kind.UNTAGGED, b"early", qn=0)
     for _ in range(20):

@@ -294,7 +294,15 @@ class Stream(KnownStream):
 
         ``leave`` takes the FPDUs that the device has sent, which the host's TCP has to transfer.
         For a stream over SCTP see :meth:`~.association.Association.send_by`.
+
+        Raises
+        ------
+        InvalidRequest
+            A setting is wrong.
         """
+        instance("a sending half's settings", settings, SendSettings)
+        instance("what takes the FPDUs that leave", leave, Callable)
+        settings = settings.checked()
         with self.context.lock:
             self.check()
             self.sending = SendingHalf(self, settings, leave)

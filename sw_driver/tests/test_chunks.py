@@ -54,7 +54,7 @@ from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
 from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
 from ddp_rnic.sw_driver.transports.uart import UartTransport
-from ddp_rnic.sw_driver.verbs.sending import MOST, Part
+from ddp_rnic.sw_driver.verbs.sending import MOST, Part, SendSettings
 from scapy.layers.inet import IP, defragment
 from scapy.layers.inet6 import IPv6ExtHdrFragment, defragment6
 from scapy.layers.l2 import Ether
@@ -738,6 +738,14 @@ def test_what_cannot_be_sent_says_so(bench: Bench, monkeypatch: pytest.MonkeyPat
     stream = bench.open(0)
     with pytest.raises(StateError, match="must be one of the association, without sending half"):
         bench.sender.open(stream)
+    with pytest.raises(StateError, match="stream 0 has a sending half already"):
+        stream.send_by(SendSettings(1000, crc=True, markers=False), print)
+    unused = bench.association.stream(1, bench.pd, bench.cq)
+    with pytest.raises(
+        InvalidRequest, match=r"give it its sending half with open\(\) of the assoc"
+    ):
+        unused.send_by(SendSettings(1000, crc=True, markers=False), print)
+    assert unused.sending is None
     with pytest.raises(StateError, match="INITIATE must not be sent on SCTP stream 0, whose"):
         bench.sender.control(0, Function.INITIATE)
     with pytest.raises(UnsupportedDevice, match="does not bound Reads over SCTP: the host has to"):

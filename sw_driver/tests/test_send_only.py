@@ -23,6 +23,7 @@ from ddp_rnic.sw_driver import (
     Context,
     Device,
     InvalidRequest,
+    StateError,
     Stream,
     UnsupportedDevice,
     WrongType,
@@ -231,6 +232,35 @@ def test_a_mulpdu_of_more_than_16384_octets_counts_as_16384(context: Context) ->
         assert [len(each.ulpdu) for each in frames if isinstance(each, Fpdu)] == [
             16384, 16384, 40_000 - 2 * (16384 - 14) + 14,
         ]  # fmt: skip
+
+
+def test_a_second_sending_half_is_refused_and_the_next_stream_of_the_number_sends(
+    context: Context,
+) -> None:
+    pd, cq, fpdus = PD(context), CQ(context), list[bytes]()
+    number = None
+    for _ in range(2):
+        with Stream(pd, cq, number=number) as stream:
+            number = stream.number
+            half = stream.send_by(SETTINGS, fpdus.extend)
+            with pytest.raises(StateError, match=f"^stream {number} has a sending half already: "):
+                stream.send_by(SETTINGS, fpdus.extend)
+            assert stream.sending is half
+            half.post(Kind.TAGGED, b"octets", wr_id="one", stag=1)
+            (ended,) = cq.wait(5)
+            assert (ended.wr_id, ended.status) == ("one", WcStatus.SUCCESS)
+        # After the stream's end, the half sends nothing, not even on the next stream's ring.
+        half.post(Kind.TAGGED, b"late", wr_id="late", stag=1)
+        (ended,) = cq.poll()
+        assert (ended.wr_id, ended.status) == ("late", WcStatus.FLUSHED)
+    assert len(fpdus) == 2
+
+
+def test_a_device_that_only_receives_gives_no_stream_a_sending_half() -> None:
+    with SimTransport() as sim, Device(sim).open() as context:
+        with Stream(PD(context), CQ(context)) as stream:
+            with pytest.raises(UnsupportedDevice, match="^the device sends nothing, or the host"):
+                stream.send_by(SETTINGS, print)
 
 
 @pytest.mark.parametrize("qn", [0, 1, 2, 3])

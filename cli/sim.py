@@ -329,16 +329,23 @@ def _send(asked: Asked, width: int, shown: Shown) -> None:
         config = replace(config, sctp=True, mpa=mpa, responder=mpa)
     sent = _send_parts(traffic, config, shown)
     results, terminal = sent.results, console()
-    headings = "from", "to", "LLP", "messages", "segments", "MULPDU", "other PAD", "differences"
+    headings = (
+        *("from", "to", "LLP", "messages", "segments", "MULPDU"),
+        *("other PAD or CRC", "differences"),
+    )
     rows = []
     for each in results:
-        counts = each.messages, each.segments, each.mulpdu, each.padded, each.differing
+        counts = each.messages, each.segments, each.mulpdu, each.chosen, each.differing
         ends = str(each.stream.source), str(each.stream.destination)
         rows.append([*ends, _way(each.stream), *map(str, counts)])
     print_table(terminal, f"{asked.source}: sent again", headings, rows)
     apart = (
         (sum(each.left_out for each in results), "the message is not whole"),
         (sum(each.long for each in results), f"the message has more than {LONGEST} octets"),
+        (
+            sum(each.empty for each in results),
+            "golden model and RTL send no empty segment beside others of its message",
+        ),
         *((count, why) for why, count in sent.left_out.items()),
         (sent.rest, "not sent, because of an interrupt"),
     )

@@ -51,6 +51,14 @@ def test_every_parameter_has_a_range_that_its_values_keep(each: Parameter) -> No
         assert str(refused.value).startswith(f"{each.name} must be {each.range}, not ")
 
 
+@pytest.mark.parametrize("each", parameters(), ids=lambda each: each.name)
+def test_a_number_with_a_point_is_refused_in_one_sentence(each: Parameter, tmp_path: Path) -> None:
+    number = float(each.default)
+    result = rnic_config("--config", written(tmp_path, f"{each.name} = {number}\n"))
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    assert f"{each.name} must be {each.range}, not {number}" in " ".join(result.output.split())
+
+
 def test_the_parameters_are_those_of_the_gateware_with_their_meaning() -> None:
     assert [each.name for each in parameters()] == list(vars(RnicConfig()))
     assert all(each.doc.endswith(".") and "``" not in each.doc for each in parameters())

@@ -30,10 +30,15 @@ SPANS = {"address": (12, 64), "udp_port": (1, (1 << 16) - 1)}
 MOST_PLACES = 1 << 16
 
 
-def power_of_two(name: str, value: int, low: int, high: int) -> None:
-    """Raises an error unless ``value`` is a power of two from ``low`` to ``high``."""
+def _check_integer(name: str, value: int) -> None:
+    """Raises TypeError for any other number, such as 64.0, although that is equal to 64."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not {value!r}")
+
+
+def power_of_two(name: str, value: int, low: int, high: int) -> None:
+    """Raises an error unless ``value`` is a power of two from ``low`` to ``high``."""
+    _check_integer(name, value)
     if not low <= value <= high or value & (value - 1):
         raise ValueError(f"{name} must be a power of two from {low} to {high}, not {value!r}")
 
@@ -127,6 +132,7 @@ class RnicConfig:
     full_counters: bool = False
 
     def __post_init__(self) -> None:
+        _check_integer("width", self.width)
         if self.width not in WIDTHS:
             raise ValueError(
                 f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}"
@@ -141,8 +147,7 @@ class RnicConfig:
                 raise TypeError(f"{name} must be True or False, not {value!r}")
         for name, (low, high) in SPANS.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{name} must be an integer, not {value!r}")
+            _check_integer(name, value)
             if not low <= value <= high:
                 raise ValueError(f"{name} must be from {low} to {high}, not {value!r}")
         if not self.mpa and not self.sctp:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,8 @@ class Direction:
     it, markers if the receiver did. ``behind_hole`` counts captured octets that follow octets
     missing from the capture. ``assumed``: the capture lacks the stream's beginning. ``brought``
     lists the frames with the octets, in positions of the MPA stream. ``msns``: the octets follow
-    others that are known, and this is the next MSN on each queue.
+    others that are known, and this is the next MSN on each queue. ``after_fin`` counts the segments
+    with octets after a FIN, and ``unfinished`` says why the last FPDU may lack octets.
     """
 
     source: Endpoint
@@ -92,6 +93,8 @@ class Direction:
     assumed: bool = False
     brought: Iterable[Brought] = ()
     msns: tuple[tuple[int, int], ...] | None = None
+    after_fin: int = 0
+    unfinished: str = "the capture ends in this FPDU"
 
     @property
     def octets(self) -> bytes:
@@ -477,7 +480,7 @@ class Story:
             if request is not None and reply is not None:
                 return self._complete(initiator, responder, request, reply)
             if request is not None:
-                return self._without_reply(initiator, responder, request, halves[responder])
+                return self._without_reply(initiator, responder, request, halves)
             if reply is not None:
                 return self._without_request(initiator, responder, reply, halves[initiator])
         if refused:
@@ -524,9 +527,19 @@ class Story:
         return Connection(request.frame, reply.frame, (there, back))
 
     def _without_reply(
-        self, initiator: Endpoint, responder: Endpoint, request: _Startup, half: Half
+        self,
+        initiator: Endpoint,
+        responder: Endpoint,
+        request: _Startup,
+        halves: Mapping[Endpoint, Half],
     ) -> Connection | None:
-        name = f"{initiator} > {responder}"
+        name, half = f"{initiator} > {responder}", halves[responder]
+        if (frame := _other_answer(request, halves[initiator], half)) is not None:
+            self._leave(
+                f"{name}: frame {frame} answers the MPA Request with something other than an MPA"
+                " Reply, so the initiator closes the connection, RFC 5044 section 7.1.1"
+            )
+            return None
         missing = f"{name}: the MPA Request has no Reply in the capture"
         if half.silent:
             missing += f", which lacks the whole direction {responder} > {initiator}"
@@ -594,7 +607,7 @@ class Story:
         for said in self._assumptions:
             if said.sctp or said.source not in (None, source) or not half.taken:
                 continue
-            stream = in_order(half.taken, _base(half))
+            stream = in_order(half, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
             chunks = Chunks(stream, said.at, first)
             if chunks:
@@ -605,6 +618,7 @@ class Story:
             return Direction(
                 source, destination, said.crc, said.markers is not None, chunks,
                 stream.behind_hole, assumed=True, brought=_Broughts(stream, said.at, first),
+                after_fin=stream.after_fin, unfinished=stream.unfinished,
             )  # fmt: skip
         return nothing
 
@@ -618,6 +632,15 @@ class Story:
                         direction.behind_hole,
                         "octet",
                         f"{direction}: these octets follow octets missing from the capture",
+                    )
+                )
+            if direction.after_fin:
+                self._segments.append(
+                    LeftOut(
+                        direction.after_fin,
+                        "TCP segment",
+                        f"{direction}: with octets after a FIN, which the receiver ignores,"
+                        " RFC 9293 section 3.10.7.4",
                     )
                 )
             half = conversation.halves[direction.source]
@@ -665,10 +688,10 @@ def _streams(half: Half) -> Iterator[OrderedOctets]:
     """
     if not half.taken:
         return
-    yield in_order(half.taken, _base(half))
+    yield in_order(half, _base(half))
     for segment in half.taken:
         if segment.octets.startswith((_REQUEST_KEY, _REPLY_KEY)):
-            yield in_order(half.taken, segment.sequence)
+            yield in_order(half, segment.sequence)
 
 
 def _find_startup(
@@ -701,6 +724,31 @@ def _find_startup(
     return None
 
 
+def _other_answer(request: _Startup, half: Half, other: Half) -> int | None:
+    """Returns the frame with which a responder answers a Request by something other than a Reply.
+
+    None: the Reply may be missing from the capture. ``half`` is the initiator's, ``other`` that of
+    the responder, without a Reply. Its octets before the Request belong to another protocol, after
+    which the ULP changed over to MPA (RFC 5044 section 7.1.3).
+    """
+    if not other.taken:
+        return None
+    asked = request.stream.frame_of(request.end - 1)
+    first = other.syn
+    if first is None:  # then the Request acknowledges all octets that came before it
+        first = next(each.acknowledged for each in half.taken if each.frame == asked)
+    stream = in_order(other, first)
+    frames = stream.pieces.column(0)
+    if (after := bisect_right(frames, asked)) == len(frames):
+        return None
+    begin = stream.pieces.column(2)[after]
+    try:
+        parsed = StartupFrame.parse(stream.octets.read(begin, begin + _LONGEST_STARTUP))
+    except ProtocolError:
+        return frames[after]
+    return frames[after] if parsed is not None else None
+
+
 def _direction(
     source: Endpoint,
     destination: Endpoint,
@@ -717,6 +765,8 @@ def _direction(
         Chunks(stream, startup.end) if play else (),
         stream.behind_hole if play else 0,
         brought=_Broughts(stream, startup.end) if play else (),
+        after_fin=stream.after_fin if play else 0,
+        unfinished=stream.unfinished,
     )
 
 

@@ -13,7 +13,8 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
+from operator import attrgetter
 from typing import NamedTuple
 
 import dpkt
@@ -93,9 +94,20 @@ def tcp_segment(frame: Frame, packet: IpPacket) -> Segment | None:
         window=tcp.win,
         scale=_scale(tcp.opts) if flags & SYN else None,
         octets=tcp.data,
-        sound=_verdict(packet) if tcp.data else None,
+        sound=_verdict(packet) if tcp.data or flags & FIN else None,
         missing=packet.missing,
     )
+
+
+class Fin(NamedTuple):
+    """A FIN with its own sequence number, which follows that of the last octet.
+
+    ``sound`` is None where the checksum cannot be judged, as in :class:`Segment`.
+    """
+
+    frame: int
+    sequence: int
+    sound: bool | None
 
 
 def _scale(options: bytes) -> int | None:
@@ -197,6 +209,8 @@ class Brought(NamedTuple):
 class OrderedOctets:
     """Octets in order, which a receiver's TCP hands over; the first copy of an octet counts.
 
+    No octet counts after a FIN that comes before it (RFC 9293 section 3.10.7.4).
+
     Parameters
     ----------
     spool
@@ -213,19 +227,30 @@ class OrderedOctets:
         of the first such octet.
     brought
         The fields of :class:`Brought` for the frames that brought octets for the first time.
+    after_fin
+        How many segments have octets that do not count, because a FIN precedes them.
+    closed_in
+        The frame of the reset that closes the connection, or None.
     """
 
     def __init__(self, spool: Spool, base: int) -> None:
         self.octets = Octets(spool)
         self.pieces, self.brought = Rows("QdQ"), Rows("QqQ")
         self._base = base
+        self.after_fin = 0
+        self.closed_in: int | None = None
+        self._fin: tuple[int, int] | None = None  # position and frame
         self._waiting: list[tuple[int, int, int]] = []  # position, place and length
 
-    def take(self, segment: Segment) -> None:
-        """Takes the next segment that the receiver accepted."""
+    def take(self, segment: Segment | Fin) -> None:
+        """Takes the next segment that the receiver accepted, or the next FIN."""
         octets, waiting = self.octets, self._waiting
-        end, length = len(octets), len(segment.octets)
+        end = len(octets)
         position = end + signed(segment.sequence - self._base - end)
+        if isinstance(segment, Fin):
+            self._finish(position, segment.frame)
+            return
+        length = self._before_fin(position, len(segment.octets))
         if position + length <= end:
             return
         self.brought.append(segment.frame, position, length)
@@ -242,6 +267,39 @@ class OrderedOctets:
                 octets.append(place + end - start, start + length - end)
             taken += 1
         del waiting[:taken]
+
+    def _finish(self, position: int, frame: int) -> None:
+        """Takes a FIN, unless octets after it have been handed over, or an earlier one is known."""
+        if position < len(self.octets) or (self._fin is not None and self._fin[0] <= position):
+            return
+        self._fin = position, frame
+        shortened = [
+            (start, place, self._before_fin(start, length))
+            for start, place, length in self._waiting
+        ]
+        self._waiting = [each for each in shortened if each[2] > 0]
+
+    def _before_fin(self, position: int, length: int) -> int:
+        """Returns how many octets of a piece precede the FIN; counts the piece if not all do."""
+        if self._fin is None or position + length <= self._fin[0]:
+            return length
+        self.after_fin += 1
+        return max(0, self._fin[0] - position)
+
+    @property
+    def unfinished(self) -> str:
+        """Why the last FPDU may lack octets."""
+        if self._waiting or (self._fin is not None and self._fin[0] > len(self.octets)):
+            return "octets missing from the capture leave this FPDU unfinished"
+        if self._fin is not None:
+            return f"the FIN in frame {self._fin[1]} leaves this FPDU unfinished"
+        if self.closed_in is not None:
+            return f"the reset in frame {self.closed_in} leaves this FPDU unfinished"
+        return "the capture ends in this FPDU"
+
+    def frame_of(self, position: int) -> int:
+        """Returns the frame that made the octet at a position available."""
+        return self.pieces.column(0)[bisect_right(self.pieces.column(2), position) - 1]
 
     @property
     def behind_hole(self) -> int:
@@ -265,6 +323,7 @@ class Half:
     next: int | None = None  # sequence number after everything that was sent in order
     lowest: int | None = None  # lowest sequence number sent, except those of SYNs
     finished: bool = False
+    fins: list[Fin] = field(default_factory=list)  # the acceptable ones
     acknowledged: int | None = None
     acknowledged_in: int = 0  # the last frame with an acknowledgement
     window: int = 0  # the largest window, not scaled
@@ -299,15 +358,18 @@ class Half:
         if segment.flags & FIN:
             self.finished = True
             end = (end + 1) % _MODULO
+        expected = _later(other.acknowledged, self.next)
+        outside = other.window and signed(segment.sequence - expected) >= _scaled(other, self)
+        if segment.flags & FIN and not outside:
+            self.fins.append(Fin(segment.frame, segment.end, segment.sound))
         if segment.octets:
-            expected = _later(other.acknowledged, self.next)
-            if other.window and signed(segment.sequence - expected) >= _scaled(other, self):
+            if outside:
                 # RFC 9293 section 3.10.7.4: such a segment is not acceptable.
                 self.ignored["outside the receiver's window, RFC 9293 section 3.10.7.4"] += 1
                 return
             self.segments.append(segment)
         self.end = _later(self.end, end)
-        if segment.sound is not False:
+        if segment.sound is not False or not segment.octets:
             self._move_on(segment.sequence, end)
 
     def _move_on(self, start: int, end: int) -> None:
@@ -345,13 +407,27 @@ class Half:
         """
         came = self.segments.those(lambda each: not self._came_late(each))
         doubtful = came.those(self._is_doubtful)
-        if not doubtful:
-            self.taken = came
-            return
-        cover = _Cover(each for each in came if not self._is_doubtful(each))
         # If no checksum at all is right, the capture was taken before the card filled the checksums
         # in.
         offloaded = {each.sound for each in came} - {None} == {False}
+        dropped = self._drop(came, doubtful, other, offloaded=offloaded) if doubtful else set()
+        self.taken = came.those(lambda each: each.frame not in dropped) if dropped else came
+        taken = {each.frame for each in doubtful} - dropped
+        self.fins = [
+            each
+            for each in self.fins
+            if (each.frame in taken or offloaded or not self._is_doubtful(each))
+            and each.frame not in dropped
+            and not self._is_late(each)
+            # The receiver acknowledges no octet after a FIN that it accepted.
+            and (other.acknowledged is None or signed(other.acknowledged - each.sequence) <= 1)
+        ]
+
+    def _drop(
+        self, came: Segments, doubtful: Segments, other: Half, *, offloaded: bool
+    ) -> set[int]:
+        """Returns the frames of the doubtful segments that the receiver did not accept."""
+        cover = _Cover(each for each in came if not self._is_doubtful(each))
         dropped = set()
         for each in doubtful:
             why = "a wrong checksum" if each.sound is False else "an acknowledgement out of range"
@@ -362,13 +438,16 @@ class Half:
             else:
                 dropped.add(each.frame)
                 self.ignored[f"with {why}"] += 1
-        self.taken = came.those(lambda each: each.frame not in dropped)
+        return dropped
 
-    def _is_doubtful(self, segment: Segment) -> bool:
+    def _is_doubtful(self, segment: Segment | Fin) -> bool:
         return segment.sound is False or segment.frame in self.doubted
 
+    def _is_late(self, segment: Segment | Fin) -> bool:
+        return self.closed_in is not None and segment.frame > self.closed_in
+
     def _came_late(self, segment: Segment) -> bool:
-        late = self.closed_in is not None and segment.frame > self.closed_in
+        late = self._is_late(segment)
         if late:
             self.ignored[f"after the reset in frame {self.closed_in}"] += 1
         return late
@@ -411,12 +490,23 @@ class _Cover:
         return run >= 0 and self._runs[run][1] >= at + len(segment.octets)
 
 
-def in_order(segments: Segments, base: int) -> OrderedOctets:
-    """Returns the octets of segments in order; ``base`` is the first one's sequence number."""
-    found = OrderedOctets(segments.spool, base)
-    for segment in segments:
-        found.take(segment)
+def in_order(half: Half, base: int) -> OrderedOctets:
+    """Returns the octets that the receiver accepted in order.
+
+    ``base`` is the first one's sequence number.
+    """
+    found = OrderedOctets(half.taken.spool, base)
+    found.closed_in = half.closed_in
+    for each in by_frame(half.taken, half.fins):
+        found.take(each)
     return found
+
+
+def by_frame(segments: Iterable[Segment], fins: Iterable[Fin]) -> Iterator[Segment | Fin]:
+    """Yields segments and FINs in the order of their frames, and a frame's octets before its
+    FIN.
+    """
+    return merge(segments, fins, key=attrgetter("frame"))
 
 
 @dataclass(eq=False)

@@ -595,7 +595,10 @@ def ip_packet(frame: Frame) -> IpPacket | None:
 
 @dataclass
 class _Pieces:
+    """The fragments of a packet. With IPv6 it is ``abandoned`` once two of them overlap."""
+
     since: float
+    abandoned: bool = False
     first: IpPacket | None = None
     total: int | None = None
     octets: dict[int, bytes] = field(default_factory=dict)
@@ -605,6 +608,12 @@ class _Pieces:
         self.count += 1
         if packet.missing or fragment.offset + len(packet.payload) > _LONGEST_PACKET:
             return
+        # RFC 8200 section 4.5: "If any of the fragments being reassembled overlap with any other
+        # fragments [...], reassembly of that packet must be abandoned", but not for an exact
+        # repetition.
+        again = self.octets.get(fragment.offset) == packet.payload
+        if packet.ethertype == _IPV6 and not again:
+            self.abandoned |= self._overlaps(fragment.offset, len(packet.payload))
         if fragment.offset == 0 and self.first is None:
             self.first = packet
         if not fragment.more:
@@ -612,8 +621,14 @@ class _Pieces:
         if len(self.octets.get(fragment.offset, b"")) < len(packet.payload):
             self.octets[fragment.offset] = packet.payload
 
+    def _overlaps(self, offset: int, length: int) -> bool:
+        return any(
+            start < offset + length and offset < start + len(octets)
+            for start, octets in self.octets.items()
+        )
+
     def whole(self) -> bytes | None:
-        if self.first is None or self.total is None:
+        if self.abandoned or self.first is None or self.total is None:
             return None
         found = bytearray()
         for offset in sorted(self.octets):
@@ -637,7 +652,7 @@ class Packets:
         self.sctp_ports = sctp_ports
         self._unknown: Counter[str] = Counter()
         self._pieces: dict[tuple[str, str, int, int], _Pieces] = {}
-        self._lost = 0
+        self._lost = self._overlapping = 0  # fragments
         self.joined = 0  #: how many packets were joined from fragments
 
     def take(self, frame: Frame) -> IpPacket | None:
@@ -662,10 +677,10 @@ class Packets:
         pieces = self._pieces.get(key)
         if pieces is None or time - pieces.since > _REASSEMBLY:
             if pieces is not None:
-                self._lost += pieces.count
+                self._lose(pieces)
             pieces = self._pieces[key] = _Pieces(time)
             if len(self._pieces) > _PENDING:
-                self._lost += self._pieces.pop(next(iter(self._pieces))).count
+                self._lose(self._pieces.pop(next(iter(self._pieces))))
         pieces.add(packet, fragment)
         payload = pieces.whole()
         if payload is None or pieces.first is None:
@@ -673,6 +688,12 @@ class Packets:
         del self._pieces[key]
         self.joined += 1
         return pieces.first.carrying(pieces.first.protocol, payload)
+
+    def _lose(self, pieces: _Pieces) -> None:
+        if pieces.abandoned:
+            self._overlapping += pieces.count
+        else:
+            self._lost += pieces.count
 
     def pass_over(self, packet: IpPacket) -> None:
         """Counts a packet without TCP and SCTP."""
@@ -685,5 +706,12 @@ class Packets:
         """Yields the frames without a packet, by their contents."""
         for name, count in self._unknown.most_common():
             yield LeftOut(count, "frame", name)
-        if lost := self._lost + sum(pieces.count for pieces in self._pieces.values()):
+        rest = self._pieces.values()
+        if lost := self._lost + sum(each.count for each in rest if not each.abandoned):
             yield LeftOut(lost, "IP fragment", "other fragments of these packets are missing")
+        if overlapping := self._overlapping + sum(each.count for each in rest if each.abandoned):
+            yield LeftOut(
+                overlapping,
+                "IP fragment",
+                "of packets some of whose fragments overlap, RFC 8200 section 4.5",
+            )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .capture import Assumption, Capture, Chunks, Connection, Direction, Story, Watch
-from .connections import Conversation, Endpoint, Half
+from .connections import Conversation, Endpoint, Half, by_frame
 from .streams import Arrival, Stream, Untagged
 from .traffic import cut
 
@@ -70,7 +70,8 @@ class Follower:
         for direction in found.directions:
             if isinstance(direction.chunks, Chunks):
                 half = conversation.halves[direction.source]
-                followed.ways.append(_Way(direction, direction.chunks, half, len(half.segments)))
+                counts = len(half.segments), len(half.fins)
+                followed.ways.append(_Way(direction, direction.chunks, half, *counts))
 
 
 @dataclass
@@ -78,13 +79,15 @@ class _Way:
     """A direction that is followed.
 
     ``chunks`` are its octets that were not handed out, and ``msns`` the next MSN there on each
-    queue. ``taken`` counts the segments whose octets were put in order.
+    queue. ``taken`` counts the segments whose octets were put in order, ``fins`` the FINs that were
+    considered.
     """
 
     direction: Direction
     chunks: Chunks
     half: Half
     taken: int
+    fins: int
     msns: dict[int, int] = field(default_factory=dict)
     started: bool = False
     over: bool = False
@@ -96,11 +99,12 @@ class _Way:
     def take(self) -> Direction:
         """Returns the direction with the octets of further messages, maybe none."""
         half, stream = self.half, self.chunks.stream
-        for segment in half.segments.since(self.taken):
+        fins = half.fins[self.fins :]
+        for segment in by_frame(half.segments.since(self.taken), fins):
             late = half.closed_in is not None and segment.frame > half.closed_in
             if segment.sound is not False and segment.frame not in half.doubted and not late:
                 stream.take(segment)
-        self.taken = len(half.segments)
+        self.taken, self.fins = len(half.segments), len(half.fins)
         found = replace(self.direction, chunks=self.chunks)
         if self.started:
             found = replace(found, msns=tuple(self.msns.items()))

@@ -3,7 +3,7 @@
 Frames for the missing part are put before those of the capture: the set-up of the association, and
 the control messages that open its sessions, with the Verification Tags, TSNs and DDP-SSNs that fit
 the captured frames. DDP-SSNs of an earlier session that do not begin at 1 are renumbered from
-there.
+there. The first message on each of their queues is assumed to be the next one, whatever its MSN.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import NamedTuple
 import dpkt
 
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN
+from ..model.ddp import decode_segment
 from ..model.events import ProtocolError
+from ..model.header import UntaggedHeader
 from ..model.sctp import (
     ACCEPTS,
     ADAPTATION_DDP,
@@ -37,8 +39,9 @@ from ..model.sctp import (
 from .connections import Endpoint
 from .layers import SCTP
 from .pcap import LeftOut
-from .sctp_frames import SctpFrame, with_checksums
+from .sctp_frames import Msns, SctpFrame, with_checksums
 from .spool import Again, Numbers
+from .streams import QUEUES
 
 __all__ = ["Assumed", "with_set_up"]
 
@@ -86,13 +89,15 @@ class _Way:
 
 class _Said(NamedTuple):
     """A DDP message of a stream: its direction, its function (None for a segment), its DDP-SSN, and
-    the number of its frame, from 0.
+    the number of its frame, from 0. ``untagged`` is the Queue Number and the MSN of an untagged
+    segment.
     """
 
     ends: tuple[Endpoint, Endpoint]
     function: Function | None
     ssn: int
     frame: int
+    untagged: tuple[int, int] | None = None
 
     def answers(self, asked: tuple[Endpoint, Endpoint]) -> bool:
         """Returns True if it answers an Initiate that went in the direction ``asked``."""
@@ -108,10 +113,20 @@ class _Order:
 
     last: int
     least: int
+    #: By Queue Number: the least DDP-SSN on the queue, and the MSN of that segment.
+    queues: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def take(self, ssn: int) -> None:
-        self.last += (ssn - self.last + _HALF) % (2 * _HALF) - _HALF
+    def take(self, said: _Said) -> None:
+        self.last += (said.ssn - self.last + _HALF) % (2 * _HALF) - _HALF
         self.least = min(self.least, self.last)
+        if said.untagged is not None:
+            qn, msn = said.untagged
+            self.queues[qn] = min((self.last, msn), self.queues.get(qn, (self.last, msn)))
+
+    @property
+    def msns(self) -> Msns:
+        """The pairs of a Queue Number and its first MSN, where that is not 1."""
+        return tuple((qn, msn) for qn, (_, msn) in sorted(self.queues.items()) if msn != 1)
 
 
 @dataclass
@@ -135,7 +150,7 @@ class _Talk:
             return
         self.begun = True
         if said.function in (None, Function.TERMINATE):
-            self.orders.setdefault(said.ends, _Order(said.ssn, said.ssn)).take(said.ssn)
+            self.orders.setdefault(said.ends, _Order(said.ssn, said.ssn)).take(said)
 
 
 def with_set_up(frames: Sequence[SctpFrame], asked: bool) -> Assumed:
@@ -244,11 +259,12 @@ class _Pair:
         if not way.tsns.add(data.tsn):
             return
         try:
-            ssn, function, _ = decode_payload(data.ppid, data.payload)
+            ssn, function, octets = decode_payload(data.ppid, data.payload)
         except ProtocolError:
             return
         way.functions.add(function)
-        self._talks.setdefault(data.stream, _Talk()).take(_Said(ends, function, ssn, number))
+        said = _Said(ends, function, ssn, number, _untagged(octets) if function is None else None)
+        self._talks.setdefault(data.stream, _Talk()).take(said)
 
     def continues(self, other: _Pair) -> bool:
         """Returns True if these packets have the ports and a Verification Tag that ``other``
@@ -278,11 +294,12 @@ class _Pair:
         before, after = self._control(there)
         tsn = _first(way, len(before[0]))
         back_tsn = _first(other, len(before[1]) + len(after))
+        msns = {there: self._msns(there, before[0]), back: self._msns(back, before[1])}
         first = [
             _Made(there, 0, [_init(back_tag, tsn, way.init)]),
             _Made(back, back_tag, [_init(tag, back_tsn, other.init, acknowledges=True)]),
-            _Made(there, tag, [Chunk(ChunkType.COOKIE_ECHO, 0, b"assumed.")]),
-            _Made(back, back_tag, [Chunk(ChunkType.COOKIE_ACK)]),
+            _Made(there, tag, [Chunk(ChunkType.COOKIE_ECHO, 0, b"assumed.")], msns[there]),
+            _Made(back, back_tag, [Chunk(ChunkType.COOKIE_ACK)], msns[back]),
         ]
         for number, (sid, function) in enumerate(before[0].items()):
             first.append(_Made(there, tag, [_message(tsn + number, sid, function)]))
@@ -311,6 +328,12 @@ class _Pair:
                         f"{ends[0]} > {ends[1]} SCTP stream {sid}: the first DDP-SSN captured,"
                         f" {shift + 1}, is assumed to be 1"
                     )
+            found.notes += [
+                f"{ends[0]} > {ends[1]} SCTP stream {sid}: the first message on Queue Number {qn}"
+                f" in the capture, with MSN {msn}, is assumed to be the next one"
+                for sid, queues in msns[ends]
+                for qn, msn in queues
+            ]
         for ends, each_way in ways.items():
             if not each_way.sent:
                 found.left_out.append(
@@ -362,14 +385,22 @@ class _Pair:
             if order is not None
         }
 
+    def _msns(
+        self, ends: tuple[Endpoint, Endpoint], sids: Iterable[int]
+    ) -> tuple[tuple[int, Msns], ...]:
+        """Returns the first MSNs of earlier sessions, by stream."""
+        orders = {sid: self._talks[sid].orders.get(ends) for sid in sids}
+        return tuple((sid, order.msns) for sid, order in orders.items() if order is not None)
+
 
 @dataclass(frozen=True)
 class _Made:
-    """A packet that is assumed."""
+    """A packet that is assumed. ``msns`` is that of :class:`.SctpFrame`."""
 
     ends: tuple[Endpoint, Endpoint]
     tag: int
     chunks: list[Chunk | DataChunk | InitChunk]
+    msns: tuple[tuple[int, Msns], ...] = ()
 
     def frame(self, number: int) -> SctpFrame:
         one, other = self.ends
@@ -386,7 +417,20 @@ class _Made:
             ip.extension_hdrs, ip.plen = {}, len(packet)
             kind = b"\x86\xdd"
         octets = bytes(12) + kind + bytes(ip)
-        return SctpFrame(number, one.address, other.address, octets, packet, intact=True)
+        return SctpFrame(
+            number, one.address, other.address, octets, packet, intact=True, msns=self.msns
+        )
+
+
+def _untagged(segment: bytes) -> tuple[int, int] | None:
+    """Returns the Queue Number and the MSN of an untagged segment, or None."""
+    try:
+        header, _ = decode_segment(segment)
+    except ProtocolError:
+        return None
+    if isinstance(header, UntaggedHeader) and header.qn < QUEUES:
+        return header.qn, header.msn
+    return None
 
 
 def _first(way: _Way, made: int) -> int:

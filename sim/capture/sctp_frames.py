@@ -38,6 +38,10 @@ class Ends(NamedTuple):
     tag: int
 
 
+#: Pairs of a Queue Number and the first MSN on that queue.
+Msns = tuple[tuple[int, int], ...]
+
+
 class RawChunk(NamedTuple):
     """A chunk with the octets that its length counts, without padding."""
 
@@ -55,7 +59,9 @@ class SctpFrame:
     """An Ethernet frame without FCS that holds an SCTP packet, ``packet``.
 
     ``intact``: the packet is complete, and has at least a common header. ``wrong_header`` is its
-    IPv4 header if the header's checksum is wrong.
+    IPv4 header if the header's checksum is wrong. ``msns`` is for a frame that is assumed: it lists
+    the SCTP streams of this direction with a session that stood before the capture began, each with
+    its first MSNs that are not 1.
     """
 
     number: int
@@ -65,6 +71,7 @@ class SctpFrame:
     packet: bytes
     intact: bool
     wrong_header: bytes = b""
+    msns: tuple[tuple[int, Msns], ...] = ()
 
     @property
     def whole(self) -> bool:

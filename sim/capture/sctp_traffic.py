@@ -50,16 +50,19 @@ from ..model.sctp import (
 )
 from .capture import Endpoint
 from .pcap import LeftOut
-from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
+from .sctp_frames import Ends, Msns, RawChunk, SctpFrame, handed_back, with_checksums
 from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
+_HALF_MSN = 1 << 31  # half of all MSNs
 _FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user data
 #: How many items may be in flight to memory, and so not delivered although their turn has come.
 _UNDER_WAY = 128
 #: How many messages ahead of the next one a queue can hold buffers for.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
+#: The chunks that are alone in their packet, RFC 9260 section 3.
+_ALONE = (ChunkType.INIT, ChunkType.INIT_ACK, ChunkType.SHUTDOWN_COMPLETE)
 #: The states in which a Segment is placed.
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
 #: How many Initiates may wait: as many as there are SCTP streams, because the capture's host chose.
@@ -118,6 +121,8 @@ class End:
         Pairs of addresses that incoming packets have.
     streams
         The DDP Streams, by SCTP Stream Identifier.
+    tsns
+        The TSNs of the DATA chunks that arrive, except for those that a full window drops.
     """
 
     number: int
@@ -129,6 +134,7 @@ class End:
     paths: tuple[tuple[str, str], ...]
     streams: tuple[SctpStream, ...] = ()
     partner: End | None = None
+    tsns: Numbers = field(default_factory=Numbers)
 
     def __str__(self) -> str:
         return f"{self.peer} > {self.local}"
@@ -141,7 +147,8 @@ class DdpSession:
     ``number`` counts the sessions of the SCTP stream at the endpoint, ``index`` those of the
     association's stream, both from 0. ``since`` is how many segments had arrived at the endpoint
     when the host set the stream up for the session, and ``until`` when it gave the stream up; None
-    if it never did.
+    if it never did. ``segments`` is how many segments arrived in it, and ``last`` is the highest
+    ``sequence`` of these.
     """
 
     stream: SctpStream
@@ -151,6 +158,18 @@ class DdpSession:
     since: int | None = None
     until: int | None = None
     span: range = range(0)  # the steps of the capture during which it had the stream
+    segments: int = 0
+    last: int = 0
+
+    @cached_property
+    def own(self) -> SctpStream:
+        """The stream with the first MSNs of this session, which are 1 in all but the first one."""
+        return replace(self.stream, msns=(), begun=False) if self.index else self.stream
+
+    @property
+    def missing(self) -> int:
+        """The number of segments before the last one that never arrived."""
+        return self.last + 1 - self.stream.first_order - self.segments
 
 
 # -- events --
@@ -462,8 +481,37 @@ class _Live:
     judged: Numbers = field(default_factory=Numbers)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
     back: deque[RawChunk] = field(default_factory=deque)  # chunks that the host hands back
+    shut_down: bool = False  # this end has sent a SHUTDOWN ACK
     #: SCTP streams whose session the host ends, and why.
     aborts: list[tuple[int, str]] = field(default_factory=list)
+
+
+class _Handshakes:
+    """Finds the INITs whose answers are followed by a COOKIE ECHO.
+
+    No other INIT changes an association that exists: RFC 9260 section 5.2.2.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[Endpoint, Endpoint, int], int] = {}  # INITs' tags, by answer
+        self._complete: set[tuple[Endpoint, Endpoint, int]] = set()
+
+    def take(self, frame: SctpFrame) -> None:
+        """Takes the next sound frame."""
+        assert frame.ends is not None
+        sender, receiver = _sender_and_receiver(frame)
+        for chunk in _acceptable(frame):
+            if chunk.type == ChunkType.INIT_ACK:
+                answer = receiver, sender, int.from_bytes(chunk.value[:4], "big")
+                self._asked[answer] = frame.ends.tag
+            elif chunk.type == ChunkType.COOKIE_ECHO:
+                tag = self._asked.get((sender, receiver, frame.ends.tag))
+                if tag is not None:
+                    self._complete.add((sender, receiver, tag))
+
+    def completes(self, sender: Endpoint, receiver: Endpoint, tag: int) -> bool:
+        """Returns True if an INIT with this Initiate Tag leads to an association."""
+        return (sender, receiver, tag) in self._complete
 
 
 class _Walker:
@@ -489,6 +537,7 @@ class _Walker:
         self._frame = 0
         self._conversations: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
         self._ends: dict[Ends, End] = {}
+        self._reflected: dict[Ends, End] = {}  # the same, by the tags of the peers
         self._live: dict[End, _Live] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
         self._said: dict[str, None] = {}
@@ -496,14 +545,20 @@ class _Walker:
         # paths.
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
+        self._msns: dict[Ends, dict[int, Msns]] = {}
+        self._handshakes = _Handshakes()
         for frame in frames:
             if frame.sound and frame.ends:
+                self._handshakes.take(frame)
                 self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
                 for chunk in frame.chunks or ():
                     data = _data_chunk(chunk)
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
                         self._used[frame.ends] = used
+                if frame.msns:
+                    self._msns[frame.ends] = dict(frame.msns)
         # An association has as many streams at both ends as the end that uses more of them.
         directions = Counter[tuple[int, int]]()
         for ends, used in self._used.items():
@@ -556,22 +611,39 @@ class _Walker:
         if not frame.sound:
             self._arrive(frame)
             return
-        assert frame.ends is not None and frame.chunks is not None
-        sender = Endpoint(frame.source, frame.ends.source_port)
-        receiver = Endpoint(frame.destination, frame.ends.destination_port)
+        assert frame.ends is not None
+        sender, receiver = _sender_and_receiver(frame)
         hearing = self._conversation(receiver, sender)
-        for chunk in frame.chunks:
+        chunks = _acceptable(frame)
+        for chunk in chunks:
             if chunk.type == ChunkType.COOKIE_ECHO:
                 self._hear(hearing, receiver, sender, frame.ends, chunk)
-        speaking = self._conversation(sender, receiver)
-        for chunk in frame.chunks:
-            self._send(speaking, frame.ends, chunk)
+        for chunk in chunks:
+            if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+                self._set_up(sender, receiver, frame.ends, chunk)
+            else:
+                self._send(frame.ends, chunk)
+        over = self._over(frame.ends, chunks)
+        if over is not None and over.partner is not None:
+            self._leave(over.partner)
         self._arrive(frame)
-        for chunk in frame.chunks:
+        for chunk in chunks:
             if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
                 self._hear(hearing, receiver, sender, frame.ends, chunk)
-            elif _is_over(chunk) and (end := self._ends.get(frame.ends)) is not None:
-                self._leave(end)
+        if over is not None:
+            self._leave(over)
+
+    def _over(self, ends: Ends, chunks: Iterable[RawChunk]) -> End | None:
+        """Returns the receiver of a packet that ends its association (RFC 9260 section 8.5.1)."""
+        for chunk in chunks:
+            if chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE):
+                # With the T bit the packet has the sender's own tag.
+                end = (self._reflected if chunk.flags & 1 else self._ends).get(ends)
+                live = None if end is None else self._live.get(end)
+                # A SHUTDOWN COMPLETE is ignored in any state but SHUTDOWN-ACK-SENT.
+                if chunk.type == ChunkType.ABORT or (live is not None and live.shut_down):
+                    return end
+        return None
 
     def _conversation(self, local: Endpoint, peer: Endpoint) -> _Conversation:
         return self._conversations.setdefault((local, peer), _Conversation())
@@ -606,7 +678,10 @@ class _Walker:
                     " DDP on both sides (RFC 5043 section 11.1) carries none"
                 ] = None
             return
-        used = min(used, max(own.outbound, association.peer.outbound))
+        # RFC 9260 section 5.1.1: "the valid outbound stream identifier range for either endpoint
+        # MUST be 0 to min(local OS, remote MIS) - 1". A DDP Stream needs one in each direction.
+        theirs = association.peer
+        used = min(used, own.outbound, theirs.inbound, theirs.outbound, own.inbound)
         if not used:
             return
         self._enter(conversation, local, peer, forwards, used)
@@ -623,10 +698,14 @@ class _Walker:
         assert association.peer is not None
         paths = self._paths.get(ends) or {(peer.address, local.address): None}
         number = len(self.found.ends)
+        stood = self._msns.get(ends, {})
         streams = tuple(
-            SctpStream(self._next_stream + sid, number, peer, local, False, False, sid, number)
+            SctpStream(
+                self._next_stream + sid, number, peer, local, False, False, sid, number,
+                msns=stood.get(sid, ()), begun=sid in stood,
+            )
             for sid in range(used)
-        )
+        )  # fmt: skip
         end = End(
             number,
             local,
@@ -646,6 +725,7 @@ class _Walker:
         own = conversation.own[ends.tag]
         self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
         self._ends[ends] = conversation.end = end
+        self._reflected[ends._replace(tag=end.peer_tag)] = end
         self.found.ends.append(end)
         self._add(Enter(self._frame, end))
 
@@ -673,29 +753,33 @@ class _Walker:
                 why = f"taken, but not delivered, because {missing}"
                 self.found.undelivered.append(LeftOut(len(order.waiting), "DATA chunk", why))
 
-    def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
-        """Takes a chunk that this end sends."""
+    def _set_up(self, sender: Endpoint, receiver: Endpoint, ends: Ends, chunk: RawChunk) -> None:
+        """Takes an INIT or INIT ACK that an end sends."""
+        conversation = self._conversation(sender, receiver)
         association = conversation.association
-        if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
-            try:
-                sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
-            except ProtocolError:
-                return
-            if not sent.acknowledges and association.tag not in (None, sent.tag):
-                # The association begins anew (RFC 9260 section 5.2).
-                if conversation.end is not None:
-                    self._leave(conversation.end, reset=False)
-                conversation.association = association = Association(initiates=_INITIATES)
-                conversation.own, conversation.end = {}, None
-            conversation.own[sent.tag] = sent
-            association.observe(_alone(ends, chunk))
+        try:
+            sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+        except ProtocolError:
             return
+        if not sent.acknowledges and association.tag not in (None, sent.tag):
+            if not self._handshakes.completes(sender, receiver, sent.tag):
+                return
+            # The association begins anew (RFC 9260 section 5.2).
+            if conversation.end is not None:
+                self._leave(conversation.end, reset=False)
+            conversation.association = association = Association(initiates=_INITIATES)
+            conversation.own, conversation.end = {}, None
+        conversation.own[sent.tag] = sent
+        association.observe(_alone(ends, chunk))
+
+    def _send(self, ends: Ends, chunk: RawChunk) -> None:
+        """Takes another chunk that an end sends."""
         receiver = self._ends.get(ends)
         end = None if receiver is None else receiver.partner
         if end is None or end not in self._live:
             return
-        if _is_over(chunk):
-            self._leave(end)
+        if chunk.type == ChunkType.SHUTDOWN_ACK:
+            self._live[end].shut_down = True
             return
         data = _data_chunk(chunk)
         if data is None:
@@ -815,9 +899,9 @@ class _Walker:
                 live.highest = data.tsn
             if data.stream >= len(end.streams):
                 live.fragments.take(data)
-                yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
+                item = Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
             elif _is_fragment(data):
-                yield self._fragment(end, live, chunk, data)
+                item = self._fragment(end, live, chunk, data)
             else:
                 item = self._item(end, live, chunk, data)
                 # The host's SCTP has the chunk now, unless it was dropped.
@@ -825,7 +909,9 @@ class _Walker:
                     live.fragments.take(data)
                 if item.status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
                     live.judged.add(data.tsn)
-                yield item
+            if item.status is not ChunkStatus.OUTSIDE:
+                end.tsns.add(data.tsn)
+            yield item
 
     def _fragment(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
         """Takes a fragment of a message. Once all of them have arrived, the host hands the
@@ -920,6 +1006,8 @@ class _Walker:
             order.session.number,
             sequence,
         )
+        order.session.segments += 1
+        order.session.last = max(order.session.last, sequence)
         ahead = self._enqueue(order, sequence, segment)
         return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
 
@@ -969,7 +1057,9 @@ class _Walker:
         header = segment.header if segment else None
         queue = None
         if isinstance(header, Untagged):
-            ahead = header.msn - 1 - order.delivered.get(header.queue, 0)
+            first = order.session.own.first_msn(header.queue)
+            ahead = header.msn - first - order.delivered.get(header.queue, 0)
+            ahead = (ahead + _HALF_MSN) % (2 * _HALF_MSN) - _HALF_MSN
             if ahead < _LONGEST_QUEUE:
                 needs.messages = max(needs.messages, ahead)
             queue = header.queue if header.last else None
@@ -1029,9 +1119,28 @@ def _is_fragment(data: DataChunk) -> bool:
     return data.unordered and not whole and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL)
 
 
-def _is_over(chunk: RawChunk) -> bool:
-    """Returns True if the chunk ends the association and has its receiver's Verification Tag."""
-    return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
+def _acceptable(frame: SctpFrame) -> list[RawChunk]:
+    """Returns the chunks of a sound packet that are where RFC 9260 allows them.
+
+    Section 3: some "MUST NOT be bundled with any other chunk". Section 8.5.1: a packet with the
+    Verification Tag 0 contains "only an INIT chunk"; no other packet contains one.
+    """
+    assert frame.ends is not None
+    chunks, tag = frame.chunks or (), frame.ends.tag
+    return [
+        chunk
+        for chunk in chunks
+        if (len(chunks) == 1 or chunk.type not in _ALONE)
+        and (chunk.type == ChunkType.INIT) == (tag == 0)
+    ]
+
+
+def _sender_and_receiver(frame: SctpFrame) -> tuple[Endpoint, Endpoint]:
+    assert frame.ends is not None
+    return (
+        Endpoint(frame.source, frame.ends.source_port),
+        Endpoint(frame.destination, frame.ends.destination_port),
+    )
 
 
 def _opens(outcome: Iterable[Control | Illegal]) -> bool:

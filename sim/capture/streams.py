@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import google_crc32c
 
 from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
-from .capture import Endpoint
+from .connections import Endpoint
 
 MARKER_SPACING = 512  # RFC 5044 section 4.3
 

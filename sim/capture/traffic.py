@@ -6,7 +6,6 @@ markers, and checks nothing else. Each direction of a connection is one stream, 
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,8 @@ from .sctp_traffic import SctpTraffic, walk
 from .spool import Again
 from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
+#: The bits of FPDUPTR that count, RFC 5044 section 4.2.
+_POINTER = 0xFFFC
 #: Opcode and Queue Number of a Terminate, RFC 5040 section 4.
 _TERMINATE = 7, 2
 
@@ -154,7 +155,7 @@ def traffic_of(capture: Capture) -> Traffic:
     for stream, direction in found:
         last = direction.chunks[-1]
         if rest := last.position + len(last.octets) - ends[stream.number]:
-            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
+            left_out.append(LeftOut(rest, "octet", f"{stream}: {direction.unfinished}"))
     traffic = Traffic(
         tuple(streams),
         arrivals,
@@ -231,8 +232,10 @@ def _wrong_marker(direction: Direction) -> int | None:
             pointer = 0 if at == 0 else position + at - start
             if at == 0:
                 start = position + 4
-            # A pointer has 16 bits. The last octets of the longest FPDUs are farther away.
-            if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
+            # Section 4.2: RESERVED is "ignored on receive", and receivers "MUST always treat" the
+            # pointer's low bits "as zero". The last octets of the longest FPDUs are farther away
+            # than a pointer of 16 bits reaches.
+            if (int.from_bytes(raw[at + 2 : at + 4], "big") ^ pointer) & _POINTER:
                 return position + at
     return None
 

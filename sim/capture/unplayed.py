@@ -11,7 +11,7 @@ from ...hdl.spec.sctp import DataFlag, Diversion, Reason
 from ..model.events import ProtocolError
 from ..model.sctp import Chunk, ChunkType, InitChunk, Ppid
 from .pcap import LeftOut
-from .sctp_frames import RawChunk, SctpFrame, with_checksums
+from .sctp_frames import Ends, RawChunk, SctpFrame, with_checksums
 from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic
 from .spool import Numbers
 
@@ -98,6 +98,8 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
     """
     found = _Found()
     complete, _ = with_checksums(frames)
+    ends = traffic.ends if traffic else ()
+    known = {Ends(end.peer.port, end.local.port, end.tag) for end in ends}
     for frame, step in _with_steps(complete, traffic):
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
@@ -108,7 +110,7 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
         elif bad := _bad_set_up(frame.chunks):
             reason = bad
         else:
-            _of_sound(found, frame, step)
+            _of_sound(found, frame, step, known=frame.ends in known)
             continue
         found.add("SCTP packet", reason, frame.number)
     for each in traffic.steps if traffic else ():
@@ -147,15 +149,20 @@ def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
     return ""
 
 
-def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None) -> None:
-    """Counts a frame that SCTP accepts if it has the association."""
+def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None, *, known: bool) -> None:
+    """Counts a frame that SCTP accepts if it has the association.
+
+    ``known``: its association is played.
+    """
     if step is not None and step.fate is Fate.TAKEN:
         return
     ddp = [chunk for chunk in frame.chunks or () if _is_ddp(chunk)]
     for _ in ddp:
         found.add(
             "DDP chunk",
-            "of an association without the Adaptation Indication of DDP, or whose set-up or end is"
+            "before the set-up of its association was complete, or after its end"
+            if known
+            else "of an association without the Adaptation Indication of DDP, or whose set-up is"
             " not in the capture; --assume sctp declares that it existed before the capture began",
             frame.number,
         )
@@ -193,4 +200,9 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
     elif item.status is ChunkStatus.OUTSIDE:
         found.add("DATA chunk", f"outside the window of {item.stream}", frame)
     elif item.diversion is Diversion.DATA and item.stream is None:
-        found.add("DATA chunk", "no DDP, on a stream without DDP", frame)
+        reason = (
+            "on an SCTP stream that is not among those of its association, RFC 9260 section 5.1.1"
+            if int.from_bytes(item.raw[12:16], "big") in (Ppid.SEGMENT, Ppid.CONTROL)
+            else "no DDP, on a stream without DDP"
+        )
+        found.add("DATA chunk", reason, frame)

@@ -91,12 +91,16 @@ class DataSource:
 
     def begin_untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> Iterator[bytes]:
         """Begins an Untagged DDP Message; its segments are cut as the caller takes them."""
-        msn = self._msn.get(qn, 1)
+        msn = self.next_msn(qn)
         self._msn[qn] = (msn + 1) % _MSN
         return (
             UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
             for offset, payload, last in self._slices(message, UntaggedHeader.size)
         )
+
+    def next_msn(self, qn: int) -> int:
+        """Returns the MSN of a queue's next message."""
+        return self._msn.get(qn, 1)
 
     def set_msn(self, qn: int, msn: int) -> None:
         """Sets the MSN of a queue's next message, for a stream taken over from another sender."""

@@ -50,6 +50,8 @@ class QueueNumber(IntEnum):
 #: How many buffers RDMAP posts for itself, by queue; each has ``_OWN_LENGTH`` octets.
 _OWN = {QueueNumber.READ_REQUEST: 1 << 10, QueueNumber.TERMINATE: 1}
 _OWN_LENGTH = 1 << 10
+#: The RDMAP Versions that are valid: the RDMA Consortium's, and that of RFC 5040 (section 4.1).
+_VERSIONS = (0, 1)
 _INVALIDATES = {Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE}
 
 
@@ -69,8 +71,14 @@ def rsvdulp(opcode: Opcode, *, tagged: bool, stag: int = 0) -> int:
 
 
 def invalidated_stag(header: Header) -> int | None:
-    """Returns the STag that a Send with Invalidate names (RFC 5040 section 4.1), or None."""
-    if isinstance(header, TaggedHeader) or opcode(header) not in _INVALIDATES:
+    """Returns the STag that a Send with Invalidate names (RFC 5040 section 4.1), or None.
+
+    Figure 4: a Send has Queue Number 0. On another queue its opcode is an error, as another version
+    is (section 7.2), and the STag stays valid.
+    """
+    if isinstance(header, TaggedHeader) or header.qn != QueueNumber.SEND:
+        return None
+    if opcode(header) not in _INVALIDATES or header.rsvdulp >> 38 not in _VERSIONS:
         return None
     return header.rsvdulp & 0xFFFFFFFF
 
@@ -198,9 +206,11 @@ class RdmapSink(ReadSink):
             if not isinstance(event, Delivered):
                 continue
             stag = invalidated_stag(event.header)
-            if stag is not None:
-                # RFC 5040 section 5.3: the STag is invalidated when the message is delivered.
-                self.memory.revoke(stag)
+            region = None if stag is None else self.memory.lookup(stag)
+            # RFC 5040 section 7.2: "The STag MUST be associated to this RDMAP Stream."
+            if region is not None and region.allows(stream=self.stream, pd=self.pd):
+                # Section 5.3: the STag is invalidated when the message is delivered.
+                self.memory.revoke(region.stag)
             if not isinstance(event.header, TaggedHeader) and event.header.qn in _OWN:
                 self.post(event.header.qn, _OWN_LENGTH)
         return events

@@ -94,6 +94,8 @@ ACCEPTS = Function.ACCEPT, Function.ENHANCED_ACCEPT
 REJECTS = Function.REJECT, Function.ENHANCED_REJECT
 
 ADAPTATION_PARAMETER = 0xC006  #: RFC 5061 section 4.2.6
+#: The parameters of RFC 9260 sections 3.3.2 and 3.3.3 that are recognized and below 0x8000.
+_KNOWN = {5, 6, 7, 8, 9, 11, 12}
 ADAPTATION_DDP = 0x00000001  #: RFC 5043 section 5.1
 MAXIMUM_PRIVATE_DATA = 512  #: RFC 5043 section 5.2.3
 #: RFC 6581 section 9: octets of IRD and ORD "at the beginning of the Private Data field".
@@ -197,6 +199,10 @@ class InitChunk:
         for kind, value in self.parameters:
             if kind == ADAPTATION_PARAMETER and len(value) == 4:
                 return int.from_bytes(value, "big")
+            if kind >> 15 == 0 and kind not in _KNOWN:
+                # RFC 9260 section 3.2.1: with 0 as the highest bit of a type that is not
+                # recognized, "do not process any further parameters within this chunk".
+                break
         return None
 
     def encode(self) -> bytes:

@@ -689,7 +689,7 @@ class _Replayer(Host):
             region = (
                 None if stag is None else self.golden.registered(delivery.arrival.endpoint, stag)
             )
-            if region is not None:
+            if region is not None and region.stream in (None, delivery.arrival.stream.number):
                 self.revoke(region)
 
     def act(self, actions: Iterable[_Action]) -> None:
@@ -712,7 +712,7 @@ class _Replayer(Host):
         self.idle()
         self._give_up(number)
         self._sessions[number] = session.number
-        self._set_up(session.stream, self._given.sessions.get(session, {}))
+        self._set_up(session.own, self._given.sessions.get(session, {}))
         key = session.stream.sid, session.number
         for region, allotment in self._by_region.items():
             if region.stream == number and region.session == key:

@@ -35,9 +35,11 @@ Octets that a receiver refused with a Terminate belong to no region, so that the
 too.
 
 A queue without a ``[[queue]]`` table has a sufficiently long buffer for each message in the
-capture. For a message that its receiver refused with a Terminate the queue has no buffer, or one
-that is too short, so that the replay refuses it too. Queues 0 to 2, which RDMAP uses, are open on
-every stream; queue 3 is open where the capture names it.
+capture. Over SCTP the capture may lack chunks: then each message has a buffer that reaches to the
+last of its captured octets. So that later messages have theirs, a message that is missing as a
+whole has a buffer, too. For a message that its receiver refused with a Terminate the queue has no
+buffer, or one that is too short, so that the replay refuses it too. Queues 0 to 2, which RDMAP
+uses, are open on every stream; queue 3 is open where the capture names it.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ import ipaddress
 import re
 import struct
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -86,12 +88,16 @@ _DEEP_KEY = re.compile(
 _BUFFER = 4096
 #: Octets by which derived buffers are longer than their messages, used in turn.
 _SPARE = (0, 1, 13, 64)
+#: No segment is longer: the length of an FPDU and that of a DATA chunk have 16 bits.
+_LONGEST_SEGMENT = (1 << 16) - 1
 #: How many queues RDMAP has (RFC 5040 section 4.1).
 _RDMAP_QUEUES = 3
 
 # RDMAP, RFC 5040 section 4.3
 _READ_REQUEST = 1
 _SEND_INVALIDATE = (4, 6)
+#: The versions that are valid, and the Queue Number of each Send (RFC 5040 section 4.1).
+_VERSIONS, _SEND_QUEUE = (0, 1), 0
 
 #: The rights of a remote peer, by their word in a region file and in reports.
 RIGHTS = {"write": Access.REMOTE_WRITE, "read": Access.REMOTE_READ}
@@ -489,28 +495,26 @@ def _named(traffic: Traffic, stream: Stream, frame: int, terminate: bytes) -> Ar
     for arrival in traffic.arrivals:
         if arrival.frame >= frame:
             break
-        if arrival.endpoint == stream.destination.address and isinstance(arrival.header, Untagged):
-            if _invalidates(arrival.header) and wanted[2:6] == struct.pack(
-                ">I", arrival.header.invalidate
-            ):
+        if arrival.endpoint == stream.destination.address:
+            if invalidated(arrival) == int.from_bytes(wanted[2:6], "big"):
                 first = None
         if first is None and arrival.stream is stream and arrival.ulpdu[:length] == wanted:
             first = arrival
     return first
 
 
-def _invalidates(header: Untagged) -> bool:
-    return header.opcode in _SEND_INVALIDATE and header.last
-
-
 def invalidated(arrival: Arrival) -> int | None:
     """Returns the STag that the receiver invalidates when this segment is delivered (RFC
-    5040 section 5.3).
+    5040 section 5.3), or None.
+
+    A message on another queue than that of Sends, or of a version that does not exist, invalidates
+    nothing: its receiver must refuse it (section 7.2).
     """
     header = arrival.header
-    if isinstance(header, Untagged) and _invalidates(header):
-        return header.invalidate
-    return None
+    if not isinstance(header, Untagged) or (header.queue, header.last) != (_SEND_QUEUE, True):
+        return None
+    valid = header.opcode in _SEND_INVALIDATE and arrival.ulpdu[1] >> 6 in _VERSIONS
+    return header.invalidate if valid else None
 
 
 @dataclass
@@ -768,7 +772,7 @@ def _user(use: _Use, group: list[Region]) -> Region:
 
 
 def buffer_lengths(
-    traffic: Traffic, queues: Iterable[Queue] = ()
+    traffic: Traffic, queues: Iterable[Queue] = (), missing: Mapping[int, int] | None = None
 ) -> dict[tuple[int, int], list[int]]:
     """Returns the open queues, by stream and Queue Number, with the lengths of their buffers from
     MSN 1.
@@ -779,6 +783,9 @@ def buffer_lengths(
         The FPDUs in order of arrival.
     queues
         The given queues; all others have the buffers that the traffic needs.
+    missing
+        By stream, how many segments the capture lacks before the last one that it has. Streams of
+        MPA, which end at a hole, lack none.
 
     Raises
     ------
@@ -786,7 +793,7 @@ def buffer_lengths(
         The buffers are too long to simulate.
     """
     given = {(queue.endpoint, queue.qn): [queue.length] * queue.count for queue in queues}
-    found = _derived_lengths(traffic)
+    found = _derived_lengths(traffic, missing or {})
     for stream in traffic.streams:
         for qn in range(QUEUES):
             if (lengths := given.get((stream.destination.address, qn))) is not None:
@@ -801,7 +808,9 @@ def buffer_lengths(
     return found
 
 
-def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
+def _derived_lengths(
+    traffic: Traffic, missing: Mapping[int, int]
+) -> dict[tuple[int, int], list[int]]:
     # By queue and MSN: the length of each segment's payload, and where it ends in the message.
     messages: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {
         (stream.number, qn): {} for stream in traffic.streams for qn in range(_RDMAP_QUEUES)
@@ -813,26 +822,31 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
             length = len(header.payload)
             queue.setdefault(header.msn, []).append((length, header.mo + length))
     lengths = {}
-    begun_before = {stream.number for stream in traffic.streams if stream.begun}
-    first = {
-        (stream.number, qn): stream.first_msn(qn)
-        for stream in traffic.streams
-        for qn in range(QUEUES)
-    }
-    for key, queue in messages.items():
-        found = []
-        for msn in range(first[key], first[key] + len(queue)):
+    streams = {stream.number: stream for stream in traffic.streams}
+    for (number, qn), queue in messages.items():
+        stream, lost, found = streams[number], missing.get(number, 0), []
+        first = stream.first_msn(qn)
+        for msn in range(first, first + _count(queue, first, lost)):
             segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
-            # In a message without holes no segment ends past the sum of all lengths.
-            octets = sum(length for length, _ in segments)
-            begun = msn == first[key] != 1 and key[0] in begun_before
+            # No segment ends past the sum of all lengths, those of missing segments included.
+            octets = sum(length for length, _ in segments) + lost * _LONGEST_SEGMENT
+            begun = msn == first and stream.begun
             longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
-        lengths[key] = found
+        lengths[number, qn] = found
     for refusal in refusals(traffic):
         if refusal.of_buffer:
             _shorten(lengths, refusal)
     return lengths
+
+
+def _count(msns: Iterable[int], first: int, lost: int) -> int:
+    """Returns how many messages a queue had, of which the capture has these MSNs.
+
+    Each of the ``lost`` segments may have been a message. An MSN past all of them is a mistake.
+    """
+    places = [(msn - first) % (1 << 32) for msn in msns]
+    return max([len(places), *(at + 1 for at in places if at < len(places) + lost)])
 
 
 def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> None:

@@ -77,7 +77,7 @@ def _flat(traffic: Traffic) -> _Flat:
     for session, number in numbers.items():
         other = numbers.get(session.partner, number) if session.partner else number
         streams[session.stream.number, session.number] = replace(
-            session.stream, number=number, connection=-1 - min(number, other)
+            session.own, number=number, connection=-1 - min(number, other)
         )
 
     def arrivals() -> Iterator[Arrival]:
@@ -214,7 +214,8 @@ def lengths_of(traffic: Traffic, queues: Iterable[Queue] = ()) -> Lengths:
     """
     flat = _flat(traffic)
     found = Lengths({}, {})
-    for (number, qn), lengths in buffer_lengths(flat.traffic, queues).items():
+    missing = {number: session.missing for number, session in flat.sessions.items()}
+    for (number, qn), lengths in buffer_lengths(flat.traffic, queues, missing).items():
         session = flat.sessions.get(number)
         if session is None:
             found.streams.setdefault(number, {})[qn] = lengths

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.path import SendPath
-from ...hdl.spec.sctp import SSN
-from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
+from ...hdl.spec.sctp import LONGEST_BODY, SSN
+from ...hdl.spec.send import ENTRY, LONGEST_SEGMENT, Flag, Kind, Message, Piece, Record
 from ...hdl.spec.stag import Access
 from ..capture.sctp_traffic import SctpArrival, SctpStream
 from ..capture.streams import MARKER_SPACING, QUEUES, Arrival
@@ -469,6 +469,11 @@ def _obstacle(post: Post, config: RnicConfig) -> str | None:
         return "an RTL that only sends takes no Read Response"
     if post.message.kind is Kind.UNTAGGED and post.message.qn >= QUEUES:
         return f"the RTL has {QUEUES} untagged queues"
+    over_sctp = isinstance(post.sent[0], SctpArrival)
+    longest = LONGEST_BODY if over_sctp else LONGEST_SEGMENT
+    if max(len(each.ulpdu) for each in post.sent) > longest:
+        way = "SCTP" if over_sctp else "MPA"
+        return f"the RTL sends segments of at most {longest} octets over {way}"
     if _mulpdu(post) is None:
         return "the RTL's MULPDU cannot change within a message"
     return None

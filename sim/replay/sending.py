@@ -13,15 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...hdl.spec.send import Flag, Kind, Message, Piece
-from ..capture.sctp_traffic import Incoming, SctpArrival, SctpTraffic, Step
-from ..capture.spool import Rows
+from ..capture.sctp_traffic import Incoming, SctpArrival, SctpStream, SctpTraffic, Step
+from ..capture.spool import Numbers, Rows
 from ..capture.streams import MARKER_SPACING, Arrival, Stream
 from ..capture.traffic import Traffic
 from ..model.ddp import DataSource, decode_segment
@@ -50,6 +50,8 @@ _SEGMENTS, _OCTETS = 8_000, 8 << 20
 _TOLD = 100
 #: Octets of ULPDU_Length, of a marker, and of an FPDU's CRC.
 _LENGTH, _MARKER, _CRC = 2, 4, 4
+#: RFC 5044 section 3: "The sending DDP MUST NOT post a ULPDU larger than 64768 octets to MPA."
+_LONGEST_ULPDU = 64768
 
 
 class Post(NamedTuple):
@@ -85,13 +87,17 @@ class Sent:
         The largest MULPDU. It is derived: the octets of the longest segment.
     falls
         How often the MULPDU became smaller. Without a fall, one MULPDU explains all segments.
-    padded
-        FPDUs whose PAD is not zero, which the sender may choose.
+    chosen
+        FPDUs whose PAD is not zero, or whose CRC field is not although no CRC is in use. The sender
+        may choose these octets.
     left_out
-        Segments that are no part of a whole message: the capture lacks its beginning, or they have
+        Segments that are no part of a whole message: the capture lacks a part of it, or they have
         no sound header.
     long
         Segments of messages with more octets than :data:`LONGEST`, which are not sent again.
+    empty
+        Segments of messages in several segments, one of which is empty. The model cuts no message
+        so, and they are not sent again.
     controls
         Session control messages of SCTP.
     posts
@@ -105,9 +111,10 @@ class Sent:
     segments: int = 0
     mulpdu: int = 0
     falls: int = 0
-    padded: int = 0
+    chosen: int = 0
     left_out: int = 0
     long: int = 0
+    empty: int = 0
     controls: int = 0
     posts: list[Post] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
@@ -116,7 +123,7 @@ class Sent:
     @property
     def taken(self) -> int:
         """The number of segments and control messages that were sent again or left out."""
-        return self.segments + self.left_out + self.long + self.controls
+        return self.segments + self.left_out + self.long + self.empty + self.controls
 
     def told(self) -> list[Difference]:
         """Returns the differences to be listed, and how many more there are."""
@@ -144,8 +151,7 @@ def send_in_parts(traffic: Traffic, *, whole: bool = False) -> Iterator[list[Sen
     segments = octets = 0
     for arrival in chain(traffic.arrivals, _chunks(traffic.sctp)):
         if (source := sources.get(arrival.stream.number)) is None:
-            kind = _Sctp if isinstance(arrival, SctpArrival) else _Mpa
-            source = sources[arrival.stream.number] = kind(arrival.stream)
+            source = sources[arrival.stream.number] = _source(arrival.stream, traffic.sctp)
             results.append(source.result)
         source.take(arrival)
         segments, octets = segments + 1, octets + len(arrival.raw)
@@ -157,6 +163,12 @@ def send_in_parts(traffic: Traffic, *, whole: bool = False) -> Iterator[list[Sen
     for source in sources.values():
         source.end()
     yield results
+
+
+def _source(stream: Stream, sctp: SctpTraffic | None) -> _Source:
+    if isinstance(stream, SctpStream) and sctp is not None:
+        return _Sctp(stream, sctp.ends[stream.association].tsns)
+    return _Mpa(stream)
 
 
 def _chunks(sctp: SctpTraffic | None) -> Iterator[SctpArrival]:
@@ -202,6 +214,7 @@ class _Message:
     segments: list[Arrival] = field(default_factory=list)
     octets: bytearray = field(default_factory=bytearray)
     long: bool = False  # more octets than LONGEST: its segments are left out as they come
+    empty: bool = False  # one of its segments is empty
 
     def continues(self, header: Header) -> bool:
         """Decides whether a segment belongs to the message."""
@@ -274,6 +287,7 @@ class _Source(ABC):
             message = self._message = _Message(header)
         message.segments.append(arrival)
         message.octets += payload
+        message.empty |= not payload
         if message.long or len(message.octets) > LONGEST:
             self._leave_long(message)
         if header.last:
@@ -282,8 +296,13 @@ class _Source(ABC):
 
     def end(self) -> None:
         """Leaves out the message whose end the capture lacks."""
+        self._leave_begun()
+
+    def _leave_begun(self) -> None:
+        """Leaves out the message that has begun, if any."""
         if self._message is not None:
             self._leave(self._message.segments)
+            self._message = None
 
     def _leave_long(self, message: _Message) -> None:
         """Leaves out the segments so far of a message that is too long to be kept."""
@@ -299,10 +318,19 @@ class _Source(ABC):
         header = message.header
         if message.long or (isinstance(header, UntaggedHeader) and header.mo):
             # The message is too long, or the capture begins within it.
-            if isinstance(header, UntaggedHeader):
-                self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
+            self._pass(header)
             self._leave(message.segments)
             return
+        further: list[Arrival] = []
+        if message.empty and len(message.segments) > 1:
+            if message.octets:
+                self._pass(header)
+                self._leave_empty(message.segments)
+                return
+            # RFC 5041 section 5.2: "A zero-length DDP Message is allowed and MUST consume exactly
+            # one DDP Segment." The first one, which is not the last, differs from that.
+            further = message.segments[1:]
+            del message.segments[1:]
         post = _derive(message)
         self._memory.revoke(REGION.stag)
         region = replace(REGION, length=len(post.octets))
@@ -317,6 +345,14 @@ class _Source(ABC):
         self.result.segments += len(segments)
         pairs = zip(message.segments, segments, strict=True)
         self.result.posts.append(post._replace(sent=[self._compare(*pair) for pair in pairs]))
+        self._leave_empty(further)
+
+    def _pass(self, header: Header) -> None:
+        """Continues after a message that is not sent again: its queue's next one has the next
+        MSN.
+        """
+        if isinstance(header, UntaggedHeader):
+            self._queue.source.set_msn(header.qn, (header.msn + 1) % (1 << 32))
 
     def _send(self, arrival: Arrival) -> bytes:
         """Returns the segment that the model sends with the MULPDU that the sender had.
@@ -325,18 +361,26 @@ class _Source(ABC):
         """
         source, length = self._queue.source, len(arrival.ulpdu)
         header, payload = decode_segment(arrival.ulpdu)
-        if length > source.mulpdu or not header.last:
-            # The model needs room for one octet: a sender that sent none differs from it.
-            mulpdu = length + (not payload)
+        # The model needs room for one octet, also for a segment that has none.
+        mulpdu = length + (not payload)
+        if mulpdu > source.mulpdu or not header.last:
             self.result.falls += mulpdu < source.mulpdu
             self.result.mulpdu = max(self.result.mulpdu, mulpdu)
             source.mulpdu = mulpdu
-        return self._queue.send() or b""
+        segment = self._queue.send()
+        assert segment is not None  # each segment of the message takes octets, or is the only one
+        return segment
 
     def _leave(self, segments: Iterable[Arrival]) -> None:
         """Counts segments that are not sent again."""
         for arrival in segments:
             self.result.left_out += 1
+            self._skip(arrival)
+
+    def _leave_empty(self, segments: Sequence[Arrival]) -> None:
+        """Counts segments that are not sent again because one of their message is empty."""
+        self.result.empty += len(segments)
+        for arrival in segments:
             self._skip(arrival)
 
     @abstractmethod
@@ -351,15 +395,18 @@ class _Source(ABC):
         """
 
     def _differs(self, arrival: Arrival, what: str, expected: bytes) -> None:
-        self.result.differing += 1
-        if len(self.result.differences) == _TOLD:
-            return
         raw = arrival.raw
         pairs = enumerate(zip(expected, raw, strict=False))
         at = next((at for at, (one, other) in pairs if one != other), min(len(expected), len(raw)))
         octets = expected[at : at + 16].hex(" "), raw[at : at + 16].hex(" ")
         where = f"frame {arrival.frame}, octet {at}"
-        self.result.differences.append(Difference(what, where, *octets, octets=octets))
+        self._tell(Difference(what, where, *octets, octets=octets))
+
+    def _tell(self, difference: Difference) -> None:
+        """Counts a difference, and keeps it if it is one of the first."""
+        self.result.differing += 1
+        if len(self.result.differences) < _TOLD:
+            self.result.differences.append(difference)
 
 
 class _Mpa(_Source):
@@ -373,19 +420,29 @@ class _Mpa(_Source):
         self._sender.position = arrival.position + len(arrival.raw)
 
     def _compare(self, arrival: Arrival, segment: bytes) -> Arrival:
+        if len(segment) > _LONGEST_ULPDU:
+            # With markers, the model cannot even frame it: a marker's FPDUPTR has 16 bits.
+            self._skip(arrival)
+            words = f"a ULPDU of at most {_LONGEST_ULPDU} octets", f"one of {len(segment)}"
+            self._tell(Difference("an FPDU", f"frame {arrival.frame}", *words))
+            return arrival
         position = self._sender.position
         expected = self._sender.send(segment)
         if (position, expected) == (arrival.position, arrival.raw):
             return arrival
-        if len(expected) == len(arrival.raw) and self._pads_otherwise(arrival, segment, expected):
-            self.result.padded += 1
+        alike = (position, len(expected)) == (arrival.position, len(arrival.raw))
+        if alike and self._chooses(arrival, segment, expected):
+            self.result.chosen += 1
         else:
             self._differs(arrival, "an FPDU", expected)
         return replace(arrival, position=position, raw=expected)
 
-    def _pads_otherwise(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
-        """Decides whether an FPDU has another PAD than zeros, and the CRC for that PAD, but no
-        other difference.
+    def _chooses(self, arrival: Arrival, segment: bytes, expected: bytes) -> bool:
+        """Decides whether an FPDU has another PAD than zeros, with the CRC for that PAD, or another
+        CRC field than zeros where no CRC is in use, but no other difference.
+
+        RFC 5044 section 4.1: "When CRCs are not enabled, this field is still present, may contain
+        any value, and MUST NOT be checked."
         """
         stream, raw = arrival.stream, arrival.raw
         content = [
@@ -395,9 +452,9 @@ class _Mpa(_Source):
         ]
         # A marker can stand between PAD and CRC.
         pad, crc = content[_LENGTH + len(segment) : -_CRC], content[-_CRC:]
-        free = {*pad, *(crc if stream.crc else ())}
+        free = {*pad, *crc}
         return (
-            any(raw[at] for at in pad)
+            any(raw[at] for at in (pad if stream.crc else free))
             and arrival.digest_is_good
             and all(raw[at] == expected[at] for at in range(len(raw)) if at not in free)
         )
@@ -409,28 +466,65 @@ def is_control(arrival: Arrival) -> bool:
 
 
 class _Sctp(_Source):
-    """Sends DATA chunks."""
+    """Sends DATA chunks.
 
-    def __init__(self, stream: Stream) -> None:
+    The capture may lack chunks; ``tsns`` has the TSNs of those that it has. A sender may number its
+    messages as if it had sent as many chunks more as TSNs are missing.
+    """
+
+    def __init__(self, stream: Stream, tsns: Numbers) -> None:
         super().__init__(stream)
         self._session, self._next = -1, 1
+        self._tsns = tsns
+        self._before: SctpArrival | None = None
+        self._missing = 0  # chunks of the session
+        self._known: dict[int, int] = {}  # ``_missing`` at the last message of each queue
 
     def take(self, arrival: Arrival) -> None:
         assert isinstance(arrival, SctpArrival)
         if arrival.session != self._session:
-            # The session opens with DDP-SSN 0, and every message queue begins with MSN 1.
+            # The session opens with DDP-SSN 0. In all but the first one, queues begin with MSN 1.
+            first = self._session < 0
             self._session, self._next = arrival.session, int(not is_control(arrival))
-            self._begin()
+            self._before, self._missing, self._known = None, 0, {}
+            if not first:
+                self._begin()
+        elif missing := self._missing_before(arrival):
+            self._missing += missing
+            self._next += missing
+            self._leave_begun()
+        self._before = arrival
         if is_control(arrival):
             self._control(arrival)
         else:
             super().take(arrival)
 
+    def _missing_before(self, arrival: SctpArrival) -> int:
+        """Returns how many chunks the capture lacks between the last chunk and this one."""
+        assert self._before is not None
+        skipped = max(0, arrival.sequence - self._before.sequence - 1)
+        start, end = self._before.position + 1, arrival.position
+        if end - start >= 1 << 31:
+            start += 1 << 32
+        elif start - end >= 1 << 31:
+            end += 1 << 32
+        missing = (tsn for tsn in range(start, end) if tsn % (1 << 32) not in self._tsns)
+        return sum(1 for _ in islice(missing, skipped))
+
+    def _post(self, message: _Message) -> None:
+        header = message.header
+        if isinstance(header, UntaggedHeader):
+            source, qn = self._queue.source, header.qn
+            # Each missing chunk may have been a message of this queue.
+            ahead = (header.msn - source.next_msn(qn)) % (1 << 32)
+            if ahead <= self._missing - self._known.get(qn, 0):
+                source.set_msn(qn, header.msn)
+            self._known[qn] = self._missing
+        super()._post(message)
+
     def _control(self, arrival: SctpArrival) -> None:
         """Sends a session control message (RFC 5043 section 5.2.3)."""
-        if self._message is not None:
-            self._leave(self._message.segments)
-            self._message = None
+        self._leave_begun()
         function, private = int.from_bytes(arrival.ulpdu[:2], "big"), arrival.ulpdu[2:]
         message = Message(Kind.CONTROL, Flag.INLINE, octets=private, rsvdulp=function << 24)
         sent = self._compare(arrival, arrival.ulpdu)

@@ -74,8 +74,11 @@ def check_sentence(check: checks.Check) -> Sentence:
     return Sentence(f"RFC 5041 section {check.section}{item}", check.text)
 
 
-def meaning_of(layer: Layer, type: int, code: int) -> Meaning | None:
-    """Returns the meaning of an error, or None if no RFC names it."""
+def meaning_of(layer: Layer, type: int, code: int, *, sctp: bool = False) -> Meaning | None:
+    """Returns the meaning of an error, or None if no RFC names it.
+
+    ``sctp``: the advice is for a DDP Stream over SCTP, where MPA is not in use.
+    """
     row = _table().get((layer, type, 0 if (layer, type) == _ANY_CODE else code))
     if row is None:
         return None
@@ -88,7 +91,8 @@ def meaning_of(layer: Layer, type: int, code: int) -> Meaning | None:
         sentences += dict.fromkeys(map(check_sentence, found))
     if "sentence" in row:
         sentences.append(Sentence(row["section"], row["sentence"]))
-    return Meaning(layer, type, code, name, tuple(sentences), row["advice"])
+    advice = row.get("over_sctp", row["advice"]) if sctp else row["advice"]
+    return Meaning(layer, type, code, name, tuple(sentences), advice)
 
 
 def meanings(text: str) -> list[Meaning]:

@@ -488,7 +488,8 @@ class Explainer:
         terminate = meaning = None
         if error is not None:
             terminate = Terminate.of(error.number, error.length, error.header[2:])
-            meaning = meaning_of(terminate.layer, terminate.type, terminate.code)
+            sctp = isinstance(arrival, SctpArrival)
+            meaning = meaning_of(terminate.layer, terminate.type, terminate.code, sctp=sctp)
         placement = self._placements.get(key)
         shown, layers = self._layers(arrival)
         facts = judged.validation.facts if judged.validation else None

@@ -7,13 +7,17 @@ import operator
 import os
 import reprlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...hdl.spec.send import Flag, Kind, Message, Piece
 from .errors import InvalidRequest, WrongType
 
+#: The fields of a message that the caller gives.
+_FIELDS = ("rsvdulp", "qn", "stag", "to")
+#: The queue of RDMA Read Requests (RFC 5040).
+_READS = 1
 _repr = reprlib.Repr()
 _repr.maxother = _repr.maxstring = _repr.maxlong = 80
 
@@ -105,11 +109,43 @@ def message(
     flags: Flag,
     fields: Mapping[str, int],
     *,
+    queues: Collection[int],
+    sctp: bool = False,
     pieces: tuple[Piece, ...] = (),
     octets: bytes = b"",
 ) -> tuple[Message, bytes]:
-    """Returns a message to send, and its entries in the send ring."""
+    """Returns a message to send, and its entries in the send ring.
+
+    Parameters
+    ----------
+    kind, flags, fields, pieces, octets
+        As :class:`~....hdl.spec.send.Message` declares.
+    queues
+        The Queue Numbers that are valid on the message's stream.
+    sctp
+        Whether the stream is over SCTP, and has session control messages.
+    """
+    instance("a message's kind", kind, Kind)
+    for name in fields:
+        if name not in _FIELDS:
+            raise WrongType(f"a message's fields are {', '.join(_FIELDS)}, and not {shown(name)}")
     values: dict[str, Any] = {name: any_integer(name, value) for name, value in fields.items()}
+    pieces = tuple(
+        Piece(*(any_integer(f"a piece's {name}", value) for name, value in vars(piece).items()))
+        for piece in pieces
+    )
+    if kind is Kind.CONTROL and not sctp:
+        raise InvalidRequest("a CONTROL message must be sent on a stream over SCTP")
+    # The device knows the next MSN of these queues alone.
+    if kind is Kind.UNTAGGED and (qn := values.get("qn", 0)) not in queues:
+        raise InvalidRequest(
+            f"qn must be one that the stream was opened with, {sorted(queues)}, not {qn!r}"
+        )
+    if kind is Kind.READ and _READS not in queues:
+        raise InvalidRequest(
+            f"a READ must be sent on a stream that was opened with queue {_READS}, not with"
+            f" {sorted(queues)}"
+        )
     try:
         made = Message(kind, flags, pieces, octets, **values)
         return made, made.encode()

@@ -23,7 +23,7 @@ from .errors import (
     Terminated,
 )
 from .framing import MULPDU, Cutter, MpaSource, mulpdu_of
-from .startup import UNSAID, Enhanced, Rtr, StartupFrame
+from .startup import BEGINS, UNSAID, Enhanced, Rtr, StartupFrame, answer_to, least, said
 
 __all__ = ["Connection"]
 
@@ -206,14 +206,15 @@ class Connection:
         if flag("peer_to_peer", peer_to_peer) and revision != 2:
             raise InvalidRequest(f"revision must be 2 for peer to peer, not {revision!r}")
         if revision == 2:
-            enhanced = _enhanced(self._ird, self._ord, rtr if peer_to_peer else Rtr(0))
+            begins = rtr if peer_to_peer else Rtr(0)
+            enhanced = Enhanced(self._ird, self._ord, bool(begins), begins)
         self._rtr = rtr
         self._rtr_stag = integer("rtr_stag", rtr_stag, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
         asked = self._frame(False, private_data, revision, enhanced)
         self._out += asked.encode()
         self._asked = asked
 
-    def accept(self, private_data: bytes = b"", *, rtr: Rtr = Rtr.WRITE | Rtr.READ) -> QP:
+    def accept(self, private_data: bytes = b"", *, rtr: Rtr = BEGINS) -> QP:
         """Accepts the peer's request. The queue pair's messages wait for the peer's first FPDU.
 
         Parameters
@@ -224,44 +225,28 @@ class Connection:
         """
         private_data = copy_of(private_data)
         _check_rtr(rtr)
-        request, enhanced, begins = self._waiting(), None, Rtr(0)
+        request, enhanced = self._waiting(), None
         ird, ord = self._ird, self._ord
-        if (asked := request.enhanced) is not None:
-            ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
-            if asked.peer_to_peer:
-                begins = self._choose(rtr, asked.rtr)
-            # A Read uses one of the IRD, even if the peer asks for none.
-            ird = max(ird, int(Rtr.READ in begins))
-            enhanced = _enhanced(
-                UNSAID if asked.ord == UNSAID else ird,
-                UNSAID if asked.ird == UNSAID else ord,
-                begins,
-            )
+        if request.enhanced is not None:
+            ird, ord, enhanced = answer_to(request.enhanced, ird, ord, rtr)
         reply = self._frame(True, private_data, request.revision, enhanced)
         octets = reply.encode()
-        qp = self._begin(request, ird, ord, Rtr.SEND in begins)
+        rtr_send = enhanced is not None and Rtr.SEND in enhanced.rtr
+        qp = self._begin(request, ird, ord, rtr_send)
         self._out += octets
         self.silent = True
         self._feed()
         return qp
 
-    def _choose(self, can: Rtr, offered: Rtr) -> Rtr:
-        """Returns the messages with one of which the peer shall begin (RFC 6581 section 9.2).
-
-        A Send has a buffer, which stays in the queue if the peer begins with another message. So a
-        Send is named alone.
-        """
-        possible = can & ~Rtr.READ if not self._ird else can
-        if not possible:
-            raise InvalidRequest("rtr must have a Write or a Send, because ird is 0")
-        named = possible & offered or possible
-        return named & ~Rtr.SEND or named
-
     def reject(self, private_data: bytes = b"") -> None:
-        """Refuses the peer's request."""
+        """Refuses the peer's request.
+
+        IRD, ORD and flags of the reply are those with which :meth:`accept` would accept it.
+        """
         private_data = copy_of(private_data)
-        request = self._waiting()
-        enhanced = request.enhanced and Enhanced(ird=self._ird, ord=self._ord)
+        request, enhanced = self._waiting(), None
+        if request.enhanced is not None:
+            enhanced = answer_to(request.enhanced, self._ird, self._ord, BEGINS).fields
         reply = self._frame(True, private_data, request.revision, enhanced, reject=True)
         self._out += reply.encode()
         self._end(ConnectError("this side refused the request"))
@@ -329,11 +314,13 @@ class Connection:
             )
             return
         if reply.reject:
-            self._end(Rejected(reply.private_data, bytes(self._in)))
+            fields = reply.enhanced
+            limits = (None, None) if fields is None else (said(fields.ird), said(fields.ord))
+            self._end(Rejected(reply.private_data, bytes(self._in), *limits))
             return
         ird, ord = self._ird, self._ord
         if (answer := reply.enhanced) is not None:
-            ird, ord = _least(ird, answer.ord), _least(ord, answer.ird)
+            ird, ord = least(ird, answer.ord), least(ord, answer.ird)
         try:
             qp = self._begin(reply, ird, ord)
         except Exception as failure:
@@ -396,7 +383,7 @@ class Connection:
             del self._in[:taken]
             if self._asked is not None:
                 self._answered(frame)
-            elif not (frame.reply or frame.reject):
+            elif not frame.reply:
                 self.request = frame
             else:
                 self._end(InvalidStartup("a connection must begin with an MPA Request Frame"))
@@ -484,11 +471,6 @@ class Connection:
                 self._qp.disconnect()
 
 
-def _least(ours: int, theirs: int) -> int:
-    """Returns the lower of two limits; the peer may have left its own open."""
-    return ours if theirs == UNSAID else min(ours, theirs)
-
-
 def _check_rtr(rtr: object) -> None:
     instance("rtr", rtr, Rtr)
     if not rtr:
@@ -497,10 +479,3 @@ def _check_rtr(rtr: object) -> None:
 
 def _first(kinds: Rtr) -> Rtr:
     return next(each for each in _OPCODES if each in kinds)
-
-
-def _enhanced(ird: int, ord: int, rtr: Rtr) -> Enhanced:
-    """Returns the fields for peer to peer with these messages, or for client and server
-    without any.
-    """
-    return Enhanced(ird, ord, bool(rtr), rtr)

@@ -57,6 +57,9 @@ class Rejected(ConnectError):
         The octets that the peer sent with its answer.
     octets
         Octets that came after the answer.
+    ird, ord
+        The responder's IRD and ORD in the answer (RFC 6581 section 9.1); None where it has none,
+        or leaves them open.
 
     Attributes
     ----------
@@ -66,12 +69,19 @@ class Rejected(ConnectError):
 
     tcp: LeftTcp | None = None
 
-    def __init__(self, private_data: bytes, octets: bytes = b"") -> None:
+    def __init__(
+        self,
+        private_data: bytes,
+        octets: bytes = b"",
+        ird: int | None = None,
+        ord: int | None = None,
+    ) -> None:
         said = f", with the private data {private_data!r}" if private_data else ""
         super().__init__(
             f"the peer refuses the connection{said}: ask for a service and settings that it offers"
         )
         self.private_data, self.octets = private_data, octets
+        self.ird, self.ord = ird, ord
 
 
 class LocalFailure(ConnectError):

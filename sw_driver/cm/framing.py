@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ..base.checks import flag, integer
 from ..base.crc32c import crc32c
+from ..verbs.sending import MULPDU
 
 __all__ = ["MULPDU", "Cutter", "Fpdu", "MpaSource", "mulpdu_of", "packed"]
 
-#: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
-MULPDU = range(128, 64768 + 1)
 #: Octets of stream from marker to marker (section 4.3), of a marker, of ULPDU_Length, of the CRC.
 _SPACING, _MARKER, _LENGTH, _CRC = 512, 4, 2, 4
 _TAGGED, _UNTAGGED = struct.Struct(">BBIQ"), struct.Struct(">B5sIII")
@@ -41,13 +41,14 @@ class MpaSource:
     Parameters
     ----------
     mulpdu
-        Octets of the longest DDP Segment.
+        Octets of the longest DDP Segment, from 128 to 64768.
     crc, markers
         The settings that MPA's start-up agreed on for the sending direction.
     """
 
     def __init__(self, mulpdu: int, *, crc: bool, markers: bool) -> None:
-        self._mulpdu, self._crc, self._markers = mulpdu, crc, markers
+        self._mulpdu = integer("mulpdu", mulpdu, MULPDU[0], MULPDU[-1])
+        self._crc, self._markers = flag("crc", crc), flag("markers", markers)
         self._position = 0
         self._msn: dict[int, int] = {}
 

@@ -29,13 +29,15 @@ from .errors import (
     Rejected,
     Unreachable,
 )
-from .startup import UNSAID, Enhanced, Rtr, StartupFrame
+from .startup import BEGINS, Rtr, StartupFrame, answer_to, said
 
 __all__ = ["ConnectRequest", "Listener", "connect"]
 
 _log = logging.getLogger(__name__)
 #: Octets of the longest start-up frame.
 _LONGEST = 20 + 512
+#: The IRD and ORD that a request is accepted with unless the program gives others.
+_READS = 16
 #: How many octets of a refused peer one call reads.
 _READ = 1 << 16
 #: How many peers may wait for TCP's connection.
@@ -217,13 +219,13 @@ class ConnectRequest:
         taken: int,
     ) -> None:
         self._pd, self._sock, self._octets, self._taken = pd, sock, octets, taken
-        self._answered = False
+        self._answered, self._asked = False, frame.enhanced
         self.peer = peer
         self.private_data, self.revision = frame.private_data, frame.revision
         self.crc, self.markers = frame.crc, frame.markers
         enhanced = frame.enhanced
-        self.ird = _said(enhanced.ird) if enhanced is not None else None
-        self.ord = _said(enhanced.ord) if enhanced is not None else None
+        self.ird = said(enhanced.ird) if enhanced is not None else None
+        self.ord = said(enhanced.ord) if enhanced is not None else None
         self.peer_to_peer = enhanced is not None and enhanced.peer_to_peer
         self.rtr = enhanced.rtr if enhanced is not None else Rtr(0)
 
@@ -231,11 +233,11 @@ class ConnectRequest:
         self,
         private_data: bytes = b"",
         *,
-        ird: int = 16,
-        ord: int = 16,
+        ird: int = _READS,
+        ord: int = _READS,
         crc: bool = True,
         markers: bool = False,
-        rtr: Rtr = Rtr.WRITE | Rtr.READ,
+        rtr: Rtr = BEGINS,
         mulpdu: int | None = None,
         cqe: int = 1024,
         timeout: float | None = 10.0,
@@ -285,11 +287,17 @@ class ConnectRequest:
     async def reject(self, private_data: bytes = b"", *, keep_tcp: bool = False) -> LeftTcp | None:
         """Refuses the request.
 
+        IRD, ORD and flags of the answer are those with which :meth:`accept` would accept it, if it
+        were called without settings.
+
         With ``keep_tcp``, TCP stays open for another use (RFC 5044 section 7.1.2), and is returned.
         """
         private_data, keep_tcp = copy_of(private_data), flag("keep_tcp", keep_tcp)
         self._check()
-        enhanced = None if self.ird is None and self.ord is None else Enhanced(0, 0)
+        enhanced = None
+        if self._asked is not None:
+            ird = min(_READS, self._pd.context.capabilities.queue)
+            enhanced = answer_to(self._asked, ird, _READS, BEGINS).fields
         frame = StartupFrame(
             reply=True, revision=self.revision, reject=True, enhanced=enhanced,
             private_data=private_data,
@@ -338,10 +346,6 @@ class ConnectRequest:
 
     def __repr__(self) -> str:
         return f"<ConnectRequest of {self.peer}, {self.private_data!r}>"
-
-
-def _said(limit: int) -> int | None:
-    return None if limit == UNSAID else limit
 
 
 async def _begun(endpoint: Endpoint) -> None:
@@ -490,7 +494,7 @@ class Listener:
                         raise ConnectionLost("it closed the connection during start-up")
                     octets += more
             frame, taken = parsed
-            if frame.reply or frame.reject:
+            if frame.reply:
                 raise InvalidStartup("a connection must begin with an MPA Request Frame")
         except (ConnectError, OSError) as error:
             _log.info("%s is closed: %s", peer, error or "no request came in time")

@@ -8,10 +8,23 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import NamedTuple
 
+from ..base.errors import InvalidRequest
 from .errors import InvalidStartup, PrivateDataTooLong
 
-__all__ = ["MOST_PRIVATE", "UNSAID", "Enhanced", "Rtr", "StartupFrame"]
+__all__ = [
+    "BEGINS",
+    "MOST_PRIVATE",
+    "UNSAID",
+    "Answer",
+    "Enhanced",
+    "Rtr",
+    "StartupFrame",
+    "answer_to",
+    "least",
+    "said",
+]
 
 #: RFC 5044 section 7.1.1: the most octets of private data. RFC 6581 takes four of them.
 MOST_PRIVATE = 512
@@ -34,6 +47,10 @@ class Rtr(Flag):
     WRITE = auto()
     READ = auto()
     SEND = auto()
+
+
+#: The messages that a peer may begin with unless the program names others.
+BEGINS = Rtr.WRITE | Rtr.READ
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,68 @@ class Enhanced:
         return cls(first & UNSAID, second & UNSAID, bool(first & _HIGH), rtr)
 
 
+def said(limit: int) -> int | None:
+    """Returns a limit of the peer, or None if the peer leaves it open."""
+    return None if limit == UNSAID else limit
+
+
+def least(ours: int, theirs: int) -> int:
+    """Returns the lower of two limits; the peer may have left its own open."""
+    return ours if theirs == UNSAID else min(ours, theirs)
+
+
+class Answer(NamedTuple):
+    """A responder's IRD and ORD after a request, and the fields of its reply."""
+
+    ird: int
+    ord: int
+    fields: Enhanced
+
+
+def answer_to(asked: Enhanced, ird: int, ord: int, rtr: Rtr) -> Answer:
+    """Returns a responder's answer to the fields of a request (RFC 6581 sections 9.1 and 9.2).
+
+    An MPA Reply Frame that accepts the request has these fields, and so has one that refuses it.
+
+    Parameters
+    ----------
+    asked
+        The fields of the request.
+    ird, ord
+        The responder's own limits.
+    rtr
+        Peer to peer: the messages that the peer may begin with.
+
+    Raises
+    ------
+    InvalidRequest
+        The messages in ``rtr`` all need a higher IRD.
+    """
+    named = _named(asked.rtr, rtr if ird else rtr & ~Rtr.READ) if asked.peer_to_peer else Rtr(0)
+    ird, ord = least(ird, asked.ord), least(ord, asked.ird)
+    # A Read uses one of the IRD, even if the peer asks for none.
+    ird = max(ird, int(Rtr.READ in named))
+    fields = Enhanced(
+        ird=UNSAID if asked.ord == UNSAID else ird,
+        ord=UNSAID if asked.ird == UNSAID else ord,
+        peer_to_peer=asked.peer_to_peer,
+        rtr=named,
+    )
+    return Answer(ird, ord, fields)
+
+
+def _named(offered: Rtr, possible: Rtr) -> Rtr:
+    """Returns the messages that a reply names (RFC 6581 section 9.2).
+
+    A Send has a buffer, which stays in the queue if the peer begins with another message. So a
+    Send is named alone.
+    """
+    if not possible:
+        raise InvalidRequest("rtr must have a Write or a Send, because ird is 0")
+    named = possible & offered or possible
+    return named & ~Rtr.SEND or named
+
+
 @dataclass(frozen=True, kw_only=True)
 class StartupFrame:
     """An MPA Request Frame or MPA Reply Frame.
@@ -94,7 +173,8 @@ class StartupFrame:
     crc, markers
         The sender of this frame wants CRCs, or markers in the stream that it receives.
     reject
-        In a reply: the connection is refused.
+        In a reply: the connection is refused. In a request the bit of that meaning is zero, and
+        is not checked on reception (RFC 5044 section 7.1.1).
     enhanced
         The fields of RFC 6581, which only a frame of revision 2 may have.
     private_data
@@ -120,7 +200,8 @@ class StartupFrame:
                 f"private data must be at most {most} octets in MPA revision {self.revision},"
                 f" not {len(self.private_data)}: send the rest as a message"
             )
-        flags = _MARKERS * self.markers | _CRC * self.crc | _REJECT * self.reject
+        flags = _MARKERS * self.markers | _CRC * self.crc
+        flags |= _REJECT * (self.reply and self.reject)
         flags |= _ENHANCED * (self.enhanced is not None)
         key = _REPLY if self.reply else _REQUEST
         return _HEADER.pack(key, flags, self.revision, len(private)) + private
@@ -160,9 +241,10 @@ class StartupFrame:
         private, enhanced = octets[_HEADER.size : end], None
         if revision == 2 and flags & _ENHANCED:
             enhanced, private = Enhanced.decode(private), private[_LIMITS.size :]
+        reply = key == _REPLY
         frame = cls(
-            reply=key == _REPLY, revision=revision, crc=bool(flags & _CRC),
-            markers=bool(flags & _MARKERS), reject=bool(flags & _REJECT), enhanced=enhanced,
-            private_data=private,
+            reply=reply, revision=revision, crc=bool(flags & _CRC),
+            markers=bool(flags & _MARKERS), reject=reply and bool(flags & _REJECT),
+            enhanced=enhanced, private_data=private,
         )  # fmt: skip
         return frame, end

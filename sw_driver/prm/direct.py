@@ -22,6 +22,7 @@ from ..transports.memory import Memory, Steps
 from ..transports.transport import SentFpdu
 from ..verbs.context import Context, Ring
 from ..verbs.cq import CQ, WC
+from ..verbs.sending import LONGEST, MULPDU
 from ..verbs.stream import Stream
 from . import protocol
 from .memory import F_SEAL_FUTURE_WRITE, Passed
@@ -31,9 +32,8 @@ from .protocol import Done
 
 #: The largest rings, as base-2 logarithms: each fits in a page of memory.
 LARGEST_QUEUE, LARGEST_RING = 7, 6
-#: The longest MULPDU, as in the driver's own sending half; octets that a stream may send before the
-#: client takes them; and more than it ever sends.
-_LONGEST, _AHEAD, _ALL = 1 << 14, 1 << 17, 1 << 30
+#: Octets that a stream may send before the client takes them; and more than it ever sends.
+_AHEAD, _ALL = 1 << 17, 1 << 30
 #: Octets of one answer that FPDUs may fill.
 _ANSWER = protocol.LONGEST_ANSWER - 64
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
@@ -245,10 +245,10 @@ class DirectSending:
         if not context.sends:
             raise InvalidRequest("the device sends nothing, or the host does not get its FPDUs")
         size = request.size
-        if not 1 <= size <= LARGEST_RING or not 1 <= request.mulpdu <= _LONGEST:
+        if not 1 <= size <= LARGEST_RING or not MULPDU[0] <= request.mulpdu <= LONGEST:
             raise InvalidRequest(
                 f"a send ring must have from 2 to {1 << LARGEST_RING} entries, a power of two, and"
-                f" a MULPDU from 1 to {_LONGEST}"
+                f" a MULPDU from {MULPDU[0]} to {LONGEST}"
             )
         self._fpdus: deque[bytes] = deque()
         self._limit = _AHEAD

@@ -25,7 +25,7 @@ from ...hdl.spec.send import Kind as Sends
 from ..base.checks import flag, instance, integer, message
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..verbs.cq import WC, Opcode, WcStatus, refresh
-from ..verbs.sending import Part
+from ..verbs.sending import LONGEST, MULPDU, Part
 from ..verbs.stream import Stream
 from . import protocol
 from .client import ClientContext, ClientCQ, ClientStream, Mapped
@@ -197,7 +197,7 @@ class SendRing:
     entries
         A power of two from 2 to 64. A message takes one entry of 64 octets, or several.
     mulpdu
-        Octets of the longest DDP Segment, up to 16384.
+        Octets of the longest DDP Segment, from 128 to 16384.
     crc, markers
         The settings that MPA's start-up agreed on for the sending direction.
     """
@@ -213,7 +213,7 @@ class SendRing:
         markers: bool = False,
     ) -> None:
         size = _size(entries, 64)
-        mulpdu = integer("mulpdu", mulpdu, 1, 1 << 14)
+        mulpdu = integer("mulpdu", mulpdu, MULPDU[0], LONGEST)
         instance("a send ring's stream", stream, ClientStream)
         instance("a send ring's queue", queue, DirectCQ)
         assert isinstance(stream, ClientStream)
@@ -257,20 +257,22 @@ class SendRing:
         Raises
         ------
         InvalidRequest
-            A field is too large, or a READ has no sink.
+            There is no such kind or field on this stream, a field is too large, or a READ has no
+            sink.
         ResourceExhausted
             The ring has no room.
         """
         instance(
             "a message's body", body, bytes | Part | Piece, called="bytes object, a Part or a Piece"
         )
+        queues = self.stream.queues
         if isinstance(body, Part):
-            body = body.piece if body.length else b""
+            body = piece if (piece := body.piece).length else b""
         if isinstance(body, bytes):
             flags = Flag.SIGNALED | Flag.INLINE
-            posted, octets = message(kind, flags, fields, octets=body)
+            posted, octets = message(kind, flags, fields, queues=queues, octets=body)
         else:
-            posted, octets = message(kind, Flag.SIGNALED, fields, pieces=(body,))
+            posted, octets = message(kind, Flag.SIGNALED, fields, queues=queues, pieces=(body,))
         count = len(octets) // ENTRY
         with self._context.lock:
             if self.stream.left is not None:

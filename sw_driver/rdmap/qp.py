@@ -137,7 +137,9 @@ class QP(KnownQP):
         order = "QP(pd, cq, source)"
         instance("a queue pair's protection domain", pd, PD, order)
         instance("a queue pair's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
-        if not isinstance(source, SendSettings):
+        if isinstance(source, SendSettings):
+            source = source.checked()
+        else:
             instance("a queue pair's source", source, Source, order)
         pd.context.receiving("carry RDMAP, which needs both directions")
         self.ird = integer("ird", ird, 0, pd.context.capabilities.queue)

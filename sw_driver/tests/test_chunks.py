@@ -54,7 +54,7 @@ from ddp_rnic.sw_driver.tests.test_association import HOST, PEER, TSN, associate
 from ddp_rnic.sw_driver.tests.test_flight import Peer as Receiver
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
 from ddp_rnic.sw_driver.transports.uart import UartTransport
-from ddp_rnic.sw_driver.verbs.sending import MOST, Part
+from ddp_rnic.sw_driver.verbs.sending import MOST, Part, SendSettings
 from scapy.layers.inet import IP, defragment
 from scapy.layers.inet6 import IPv6ExtHdrFragment, defragment6
 from scapy.layers.l2 import Ether
@@ -335,10 +335,12 @@ def test_no_segment_leaves_before_the_peer_has_accepted(bench: Bench) -> None:
     bench.peer.answers = False
     stream = bench.open(0, accepted=False)
     for kind, fields, said in (
-        (Kind.UNTAGGED, {"qn": 1 << 32}, "qn must be from 0 to"),
-        (Kind.READ, {}, "A READ must have one piece, not 0"),
+        (Kind.UNTAGGED, {"qn": 1 << 32}, "qn must be one that the stream was opened with, "),
+        (Kind.UNTAGGED, {"fence": 2}, "fence must be True or False, not 2"),
+        (Kind.READ, {}, "the message cannot be sent: A READ must have one piece, not 0"),
+        (9, {}, "a message's kind must be a Kind, not 9"),
     ):
-        with pytest.raises(InvalidRequest, match=f"the message cannot be sent: {said}"):
+        with pytest.raises(InvalidRequest, match=said):
             stream.sending.post(kind, b"wrong", **fields)
     stream.sending.post(Kind.UNTAGGED, b"early", qn=0)
     for _ in range(20):
@@ -736,6 +738,14 @@ def test_what_cannot_be_sent_says_so(bench: Bench, monkeypatch: pytest.MonkeyPat
     stream = bench.open(0)
     with pytest.raises(StateError, match="must be one of the association, without sending half"):
         bench.sender.open(stream)
+    with pytest.raises(StateError, match="stream 0 has a sending half already"):
+        stream.send_by(SendSettings(1000, crc=True, markers=False), print)
+    unused = bench.association.stream(1, bench.pd, bench.cq)
+    with pytest.raises(
+        InvalidRequest, match=r"give it its sending half with open\(\) of the assoc"
+    ):
+        unused.send_by(SendSettings(1000, crc=True, markers=False), print)
+    assert unused.sending is None
     with pytest.raises(StateError, match="INITIATE must not be sent on SCTP stream 0, whose"):
         bench.sender.control(0, Function.INITIATE)
     with pytest.raises(UnsupportedDevice, match="does not bound Reads over SCTP: the host has to"):

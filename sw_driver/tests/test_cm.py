@@ -160,12 +160,16 @@ def test_a_rejected_request_brings_the_private_data(pd: PD) -> None:
         async with Listener(pd) as listener:
             for revision in (1, 2):
                 client = asyncio.create_task(
-                    connect(pd, "127.0.0.1", listener.port, revision=revision)
+                    connect(pd, "127.0.0.1", listener.port, revision=revision, ird=5, ord=3)
                 )
                 await (await listener.request()).reject(b"no room")
                 with pytest.raises(Rejected, match="refuses the connection.*no room") as caught:
                     await client
                 assert caught.value.private_data == b"no room"
+                # RFC 6581 section 9.1: the initiator must pass IRD and ORD "to the ULP for both MPA
+                # Accept and Reject messages".
+                limits = (3, 5) if revision == 2 else (None, None)
+                assert (caught.value.ird, caught.value.ord) == limits
         with pytest.raises(Refused, match="nothing listens at .*: start the server first"):
             await connect(pd, "127.0.0.1", 1)
 

@@ -25,10 +25,10 @@ ENHANCED = st.builds(
 
 @st.composite
 def frames(draw: Any) -> StartupFrame:
-    revision = draw(st.sampled_from([1, 2]))
+    revision, reply = draw(st.sampled_from([1, 2])), draw(st.booleans())
     return StartupFrame(
-        reply=draw(st.booleans()), revision=revision, crc=draw(st.booleans()),
-        markers=draw(st.booleans()), reject=draw(st.booleans()),
+        reply=reply, revision=revision, crc=draw(st.booleans()),
+        markers=draw(st.booleans()), reject=reply and draw(st.booleans()),
         enhanced=draw(st.none() | ENHANCED) if revision == 2 else None,
         private_data=draw(st.binary(max_size=508)),
     )  # fmt: skip

@@ -604,6 +604,53 @@ def test_a_peer_that_reads_no_answers_finds_no_buffer_for_more_requests(pd: PD) 
     run(test)
 
 
+def test_a_listener_does_not_check_the_bit_of_a_refusal_in_a_request(pd: PD) -> None:
+    """RFC 5044 section 7.1.1, R: "This bit is set to zero, and not checked on reception in the MPA
+    Request Frame."
+    """
+
+    async def test() -> None:
+        octets = REQUEST[:16] + bytes([REQUEST[16] | 0x20]) + REQUEST[17:]
+        async with Listener(pd) as listener:
+            request, reader, writer = await dial(listener, octets)
+            server = await request.accept()
+            assert await reader.readexactly(len(REPLY)) == REPLY
+            writer.close()
+            await server.disconnect()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        ("0003 0009", "0009 0003"),
+        ("3fff 3fff", "3fff 3fff"),
+        ("bfff bfff", "bfff bfff"),  # peer to peer, with a Write
+        ("8003 4000", "8001 4003"),  # with a Read, which uses one of the IRD
+        ("c003 0004", "8004 c003"),  # with a Send, which is not among the responder's messages
+    ],
+)
+def test_a_refusal_answers_the_fields_of_its_request(pd: PD, asked: str, fields: str) -> None:
+    """RFC 6581 section 9.2: "If Control Flag A is 1 in the MPA Request message, then the responder
+    MUST set Control Flag A to 1 in the MPA reply message". Section 9.1: "The responder MUST respond
+    to an initiator ORD value of 0x3FFF by [...] setting the IRD to 0x3FFF in its reply message",
+    and so with ORD. Section 10: "If the responder receives an enhanced MPA message, it MUST respond
+    with an enhanced MPA message."
+    """
+
+    async def test() -> None:
+        async with Listener(pd) as listener:
+            request, reader, writer = await dial(listener, REQUEST[:20] + bytes.fromhex(asked))
+            refusal = asyncio.create_task(request.reject(b"no"))
+            frame = REPLY[:16] + bytes.fromhex(f"7002 0006 {fields}") + b"no"
+            assert await reader.read() == frame
+            writer.close()
+            await refusal
+
+    run(test)
+
+
 def test_a_request_that_could_not_be_accepted_waits_for_another_answer(pd: PD) -> None:
     def refuse(_: Any) -> None:
         raise KeyError("the program's own")

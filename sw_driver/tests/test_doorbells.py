@@ -760,15 +760,15 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(prm: Managed) -> 
         stream, queue = Stream(pd, cq), DirectCQ(context, 8)
         assert isinstance(stream, ClientStream) and isinstance(cq, ClientCQ)
         memory = context.allocate(8192)
-        ring = protocol.SendRing(stream.handle, queue.handle, 0, 0, 3, 100, True, False)
+        ring = protocol.SendRing(stream.handle, queue.handle, 0, 0, 3, 128, True, False)
         (mapped,) = context._allocated.values()
         ring = ring._replace(memory=mapped.handle)
         for wrong, text in (
             (ring._replace(queue=cq.handle), "a send ring needs a direct completion queue"),
             (ring._replace(size=7), "must have from 2 to 64 entries"),
             (ring._replace(size=0), "must have from 2 to 64 entries"),
-            (ring._replace(mulpdu=0), "a MULPDU from 1 to 16384"),
-            (ring._replace(mulpdu=16385), "a MULPDU from 1 to 16384"),
+            (ring._replace(mulpdu=127), "a MULPDU from 128 to 16384"),
+            (ring._replace(mulpdu=16385), "a MULPDU from 128 to 16384"),
             (ring._replace(offset=8192 - 8 * ENTRY + 64), "are not within the memory's 8192"),
             (ring._replace(stream=99), "there is no stream 99"),
             (ring._replace(memory=99), "there is no memory 99"),
@@ -787,9 +787,14 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(prm: Managed) -> 
             (b"octets", {"stag": 1 << 32}, r"stag must be from 0 to 2\*\*32 - 1"),
             (Piece(1, 1 << 32, 0), {}, r"length must be from 0 to 2\*\*32 - 1"),
             ("text", {}, "body must be a bytes object, a Part or a Piece, not 'text'"),
+            (Piece(1, cast(Any, 1.0), 0), {}, "a piece's length must be an integer, not 1.0"),
+            (b"octets", {"zz": 1}, "fields are rsvdulp, qn, stag, to, and not 'zz'"),
+            (b"octets", {"kind": 9}, "a message's kind must be a Kind, not 9"),
+            (b"octets", {"kind": Kind.UNTAGGED, "qn": 4}, r"opened with, \[0, 1, 2, 3\], not 4"),
+            (b"octets", {"kind": Kind.CONTROL}, "CONTROL message must be sent on a stream over"),
         ):
             with pytest.raises(InvalidRequest, match=text):
-                other.post(Kind.TAGGED, cast(Any, body), **fields)
+                other.post(cast(Any, fields.pop("kind", Kind.TAGGED)), cast(Any, body), **fields)
         assert not other.fpdus() and not queue.poll(1)
         other.stream.close()
         with pytest.raises(StateError, match="streams use the completion queue"):
@@ -798,6 +803,9 @@ def test_requests_that_make_no_sense_are_refused_in_a_sentence(prm: Managed) -> 
             context.free(memory)
         stream.close()
         context.free(memory)
+        for wrong_mulpdu in (-1, 0, 14, 127, 16385):
+            with pytest.raises(InvalidRequest, match="mulpdu must be from 128 to 16384, not"):
+                SendRing(stream, queue, mulpdu=wrong_mulpdu)
         for wrong_entries in (1, 3, 256):
             with pytest.raises(InvalidRequest, match="entries must be a power of two"):
                 DirectCQ(context, wrong_entries)

@@ -43,12 +43,14 @@ def test_an_enhanced_reply_frame_octet_by_octet() -> None:
 @pytest.mark.parametrize("revision", [1, 2])
 def test_reserved_bits_of_a_frame_are_not_checked(revision: int) -> None:
     """RFC 5044 section 7.1.1, Res: "It MUST be set to zero when sending, and not checked on
-    reception." In revision 1 the bit that is RFC 6581's S is one of them.
+    reception." In revision 1 the bit that is RFC 6581's S is one of them. The same section on R:
+    "This bit is set to zero, and not checked on reception in the MPA Request Frame."
     """
-    reserved = {1: 0x1F, 2: 0x0F}[revision]
+    reserved = {1: 0x3F, 2: 0x2F}[revision]
     octets = REQUEST + bytes([0xC0 | reserved, revision, 0, 5]) + b"hello"
     wanted = StartupFrame(revision=revision, markers=True, private_data=b"hello")
     assert StartupFrame.parse(octets) == (wanted, len(octets))
+    assert StartupFrame(revision=revision, reject=True).encode()[16] == 0x40
     parsed = model.StartupFrame.parse(octets)
     assert parsed is not None
     assert (parsed[0].private_data, parsed[0].enhanced) == (b"hello", None)

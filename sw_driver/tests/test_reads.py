@@ -19,7 +19,7 @@ from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sim.model.rdmap import Opcode, ReadRequest, opcode, rsvdulp
-from ddp_rnic.sw_driver import CQ, MR, PD, Access, Context, Device, Stream
+from ddp_rnic.sw_driver import CQ, MR, PD, Access, Context, Device, InvalidRequest, Stream
 from ddp_rnic.sw_driver.verbs.sending import SendingHalf, SendSettings
 
 RESPONSE = rsvdulp(Opcode.READ_RESPONSE, tagged=True)
@@ -118,6 +118,16 @@ def opened(request: pytest.FixtureRequest) -> Iterator[tuple[SimTransport, Conte
 @pytest.fixture
 def end(opened: tuple[SimTransport, Context]) -> End:
     return begin(*opened, ord=2)
+
+
+def test_bounds_and_queues_that_cannot_be_are_refused(end: End) -> None:
+    for wrong in (-1, READS + 1, 1.0):
+        with pytest.raises(InvalidRequest, match=f"ord must be from 0 to {READS}, "):
+            end.half.bound_reads(wrong)  # type: ignore[arg-type]
+    with Stream(end.stream.pd, end.stream.cq, queues=[0, 2]) as stream:
+        half = stream.send_by(SendSettings(1440, crc=True, markers=False), print)
+        with pytest.raises(InvalidRequest, match=r"opened with queue 1, not with \[0, 2\]"):
+            half.post(Kind.READ, Piece(end.sink.stag, 1, BASE), rsvdulp=REQUEST)
 
 
 def test_no_more_requests_leave_than_ord_and_no_other_stream_waits(

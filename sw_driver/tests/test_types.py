@@ -42,6 +42,7 @@ from ddp_rnic.sw_driver.transports.mapped import MappedTransport, Pagemap
 from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
 from ddp_rnic.sw_driver.transports.tcp import BoardTcp
 from ddp_rnic.sw_driver.transports.uart import UartTransport
+from ddp_rnic.sw_driver.verbs.sending import SendSettings
 
 Call = Callable[[Any], object]
 
@@ -289,6 +290,9 @@ def calls(bench: Bench, qp: QP) -> dict[str, tuple[Call, int]]:
         "Connection: ird": (lambda n: Connection(*connection, ird=n), 2),
         "Connection: ord": (lambda n: Connection(*connection, ord=n), 2),
         "Connection: mulpdu": (lambda n: Connection(*connection, mulpdu=n), 1000),
+        "MpaSource: mulpdu": (lambda n: MpaSource(n, crc=True, markers=False), 1000),
+        "SendSettings: mulpdu": (lambda n: SendSettings(n, True, False).checked(), 1000),
+        "SendSettings: ahead": (lambda n: SendSettings(500, True, False, True, n).checked(), 1000),
         "connect: rtr_stag": (lambda n: Connection(*connection).connect(rtr_stag=n), 1),
         "connect: revision": (lambda n: Connection(*connection).connect(revision=n), 1),
     }
@@ -383,6 +387,11 @@ def test_constructors_check_what_they_are_given(bench: Bench, qp: QP, tmp_path: 
         (lambda: QP(pd, cq, source), r"queue must be a CQ, .*, with the CQ of RDMAP"),
         (lambda: QP(pd, qp.cq, bench.peer), "a queue pair's source must be a Source, not <"),
         (lambda: QP(pd, qp.cq, source, crc=None), "crc must be True or False, not None"),
+        (lambda: QP(pd, qp.cq, SendSettings(9.5, True, False)), "mulpdu must be at least 128, and"),
+        (lambda: QP(pd, qp.cq, SendSettings(900, 1, False)), "crc must be True or False, not 1"),
+        (lambda: MpaSource(9.5, crc=True, markers=False), "mulpdu must be from 128 to 64768, and"),
+        (lambda: MpaSource(900, crc=1, markers=False), "crc must be True or False, not 1"),
+        (lambda: MpaSource(900, crc=True, markers=0), "markers must be True or False, not 0"),
         (lambda: Connection(pd, send, qp.cq), r"must be a Callable.*Connection\(deliver, pd, cq\)"),
         (lambda: Connection(send, qp.cq, pd), "a connection's protection domain must be a PD"),
         (lambda: Connection(send, pd, cq), "a connection's completion queue must be a CQ"),
@@ -400,6 +409,7 @@ def test_constructors_check_what_they_are_given(bench: Bench, qp: QP, tmp_path: 
             pytest.fail(message)
     assert not (tmp_path / "r").exists()
     assert set(context.cqs) == {cq, qp.cq.messages} and context.pds == {pd}
+    assert set(context.streams.values()) == {bench.stream, qp.stream}
 
 
 def test_methods_check_what_they_are_given(bench: Bench, qp: QP) -> None:

@@ -26,7 +26,7 @@ from ...hdl.spec.sctp import (
     Function,
 )
 from ...hdl.spec.send import Kind, Record
-from ..base.checks import instance, integer, shown
+from ..base.checks import flag, instance, integer, shown
 from ..base.errors import InvalidRequest, StateError, TransportError, UnsupportedDevice
 from ..transports.memory import Steps
 from ..transports.transport import SentFpdu
@@ -101,7 +101,8 @@ class ChunkHalf(SendingHalf):
         if self.established or kind is Kind.CONTROL:
             super().post(kind, body, wr_id=wr_id, fence=fence, **fields)
         else:
-            self._body_of(kind, body, fields)
+            self._checked(kind, body, fields)
+            flag("fence", fence)
             self._held.append((kind, body, wr_id, fields))
 
     def establish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_right
 from collections import deque
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import SentStatus
 from ...hdl.spec.send import ENTRY, Flag, Kind, Message, Piece, Record
-from ..base.checks import instance, message
+from ..base.checks import any_integer, flag, instance, integer, message
 from ..base.errors import RnicTimeout, TransportError, UnsupportedDevice
 from ..transports.memory import Steps, finish
 from ..transports.transport import SentFpdu
@@ -22,7 +23,7 @@ from .known import KnownStream
 from .pd import MR, Access
 from .responding import Responder
 
-__all__ = ["MOST", "Body", "Part", "SendSettings", "SendingHalf"]
+__all__ = ["LONGEST", "MOST", "MULPDU", "Body", "Part", "SendSettings", "SendingHalf"]
 
 #: Base-2 logarithm of the entries of a ring, and where memory is not roomy: enough for the longest
 #: message, of 65.
@@ -40,8 +41,10 @@ _ROOM, _LITTLE = 1 << 18, 1 << 13
 #: Octets that the device may send before the owner of the LLP takes them, by default; the MULPDUs
 #: that these are at least; and all that it has.
 _CREDIT, _LEAST, _ALL = 1 << 18, 4, 1 << 30
+#: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
+MULPDU = range(128, 64768 + 1)
 #: A segment that is longer than the octets of a turn would keep other streams waiting.
-_LONGEST = 1 << 14
+LONGEST = 1 << 14
 #: Untagged queues of RFC 5041 begin with this MSN.
 _FIRST = 1
 #: The ``wr_id`` of a message that nobody posted, see :meth:`SendingHalf._passing`.
@@ -63,7 +66,7 @@ class SendSettings(NamedTuple):
     Parameters
     ----------
     mulpdu
-        Octets of the longest DDP Segment.
+        Octets of the longest DDP Segment, at least 128; the device sends segments of up to 16,384.
     crc, markers
         The settings that MPA's start-up agreed on for the sending direction.
     keeps
@@ -72,7 +75,7 @@ class SendSettings(NamedTuple):
         they have arrived, by :meth:`SendingHalf.acknowledge`.
     ahead
         Octets that the device may send before the LLP's owner takes them; at least four times the
-        MULPDU are used.
+        MULPDU are used. From 1 to 2**30.
     """
 
     mulpdu: int
@@ -80,6 +83,16 @@ class SendSettings(NamedTuple):
     markers: bool
     keeps: bool = True
     ahead: int = _CREDIT
+
+    def checked(self) -> SendSettings:
+        """Returns the settings as ints and bools; raises where no sending half can have one."""
+        return SendSettings(
+            integer("mulpdu", self.mulpdu, MULPDU[0], math.inf, f"at least {MULPDU[0]}"),
+            flag("crc", self.crc),
+            flag("markers", self.markers),
+            flag("keeps", self.keeps),
+            integer("ahead", self.ahead, 1, _ALL),
+        )
 
 
 class Part(NamedTuple):
@@ -96,9 +109,10 @@ class Part(NamedTuple):
 
     @property
     def piece(self) -> Piece:
+        instance("a part's region", self.region, MR)
         # A part of no octets may lie after the last Tagged Offset.
-        to = (self.region.to + self.offset) % (1 << 64)
-        return Piece(self.region.stag, self.length, to)
+        to = (self.region.to + any_integer("a part's offset", self.offset)) % (1 << 64)
+        return Piece(self.region.stag, any_integer("a part's length", self.length), to)
 
 
 #: A message as it is posted: its octets, or where they are.
@@ -171,7 +185,7 @@ class SendingHalf:
     ) -> None:
         self._stream, self._settings, self._leave = stream, settings, leave
         self._context = context = stream.pd.context
-        self._mulpdu = min(settings.mulpdu, _LONGEST)
+        self._mulpdu = min(settings.mulpdu, LONGEST)
         self._ahead = max(settings.ahead, _LEAST * self._mulpdu)
         self._position = 0  # of the next FPDU in the LLP stream
         self._taken = self._limit = 0  # octets that the owner has taken, and that may leave
@@ -256,6 +270,7 @@ class SendingHalf:
         if self._stream.association is not None:
             raise UnsupportedDevice("the device does not bound Reads over SCTP: the host has to")
         self._context.receiving("take Read Responses")
+        ord = integer("ord", ord, 0, self._context.reads)
         self._context.registers.start(commands.set_reads(self._stream.number, ord))
 
     def answering(self, qn: int) -> Responder | None:
@@ -310,21 +325,24 @@ class SendingHalf:
         Raises
         ------
         InvalidRequest
-            A field is too large, the message has 2**32 octets or more, or a READ has no sink.
+            There is no such kind or field on this stream, a field is too large, the message has
+            2**32 octets or more, or a READ has no sink.
         """
-        octets = self._body_of(kind, body, fields)
-        flags = Flag.SIGNALED | (Flag.FENCE if fence else Flag(0))
-        copy = None
+        post = self._checked(kind, body, fields)
+        post.wr_id = wr_id
+        if flag("fence", fence):
+            post.flags |= Flag.FENCE
+        octets = post.body
         if isinstance(octets, bytes) and len(octets) > self._room:
-            copy = self._registered(bytearray(octets))
-            octets = (Piece(copy.stag, len(octets), 0),)
+            post.copy = self._registered(bytearray(octets))
+            post.body = (Piece(post.copy.stag, len(octets), 0),)
         elif isinstance(octets, bytes) and len(octets) > _INLINE and self._region is None:
             self._region = self._registered(bytearray(self._room))
-        self._waiting.append(_Post(kind, octets, fields, wr_id, copy, flags))
+        self._waiting.append(post)
         self._write()
 
-    def _body_of(self, kind: Kind, body: Body, fields: dict[str, int]) -> bytes | tuple[Piece, ...]:
-        """Returns a message's octets, or where they are, if the message can be sent."""
+    def _checked(self, kind: Kind, body: Body, fields: dict[str, int]) -> _Post:
+        """Returns a message, with its octets or where they are; raises if it cannot be sent."""
         instance(
             "a message's body", body, bytes | Part | list | Piece,
             called="bytes object, a Part, a list of Parts or a Piece",
@@ -335,6 +353,8 @@ class SendingHalf:
             body = [body]
         octets: bytes | tuple[Piece, ...] = b""
         if isinstance(body, list):
+            for part in body:
+                instance("a part of a message's body", part, Part)
             pieces = tuple(part.piece for part in body)
             octets = pieces if any(piece.length for piece in pieces) else b""
         else:
@@ -342,8 +362,12 @@ class SendingHalf:
         tried = octets if isinstance(octets, tuple) else ()
         if isinstance(octets, bytes) and octets and kind is not Kind.READ:
             tried = (Piece(0, len(octets), 0),)  # where they will lie is not known yet
-        message(kind, Flag(0), fields, pieces=tried)
-        return octets
+        made, _ = message(
+            kind, Flag(0), fields, queues=self._stream.queues,
+            sctp=self._stream.association is not None, pieces=tried,
+        )  # fmt: skip
+        values = {name: getattr(made, name) for name in fields}
+        return _Post(kind, made.pieces if isinstance(octets, tuple) else octets, values, None)
 
     def _registered(self, octets: bytearray) -> MR:
         return self._stream.pd.register(octets, Access.LOCAL_READ)

@@ -290,13 +290,39 @@ class Stream(KnownStream):
     def send_by(
         self, settings: SendSettings, leave: Callable[[list[bytes]], object]
     ) -> SendingHalf:
-        """Lets the device send on the stream, over MPA. It must be the first call of this method.
+        """Lets the device send on the stream, over MPA. A stream takes one call of this method.
 
         ``leave`` takes the FPDUs that the device has sent, which the host's TCP has to transfer.
         For a stream over SCTP see :meth:`~.association.Association.send_by`.
+
+        Raises
+        ------
+        StateError
+            The stream has a sending half.
+        InvalidRequest
+            A setting is wrong, or the stream belongs to an association.
+        UnsupportedDevice
+            The device does not send, or the host does not get its FPDUs.
         """
+        instance("a sending half's settings", settings, SendSettings)
+        instance("what takes the FPDUs that leave", leave, Callable)
+        settings = settings.checked()
         with self.context.lock:
             self.check()
+            if self.sending is not None:
+                raise StateError(
+                    f"stream {self.number} has a sending half already: open another stream"
+                )
+            if self.association is not None:
+                raise InvalidRequest(
+                    f"stream {self.number} belongs to an association: give it its sending half"
+                    " with open() of the association's sender"
+                )
+            if not self.context.sends:
+                raise UnsupportedDevice(
+                    "the device sends nothing, or the host does not get its FPDUs: build it with"
+                    " RnicConfig(transmit=True)"
+                )
             self.sending = SendingHalf(self, settings, leave)
             return self.sending
 

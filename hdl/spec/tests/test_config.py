@@ -1,5 +1,6 @@
 """Checks which parameters an RNIC accepts, and the messages for those that it refuses."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -30,6 +31,16 @@ def test_parameters_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(error, match=f"^{message}$"):
         RnicConfig(**parameters)
+
+
+@pytest.mark.parametrize("field", fields(RnicConfig), ids=lambda field: field.name)
+def test_a_number_of_another_type_is_refused_even_if_it_is_equal_to_a_good_one(field: Any) -> None:
+    default = field.default
+    rule = "True or False" if isinstance(default, bool) else "an integer"
+    wrongs: list[Any] = [float(default), complex(default), str(default), None]
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match=f"^{field.name} must be {rule}, not "):
+            RnicConfig(**{field.name: wrong})
 
 
 def test_both_are_there_where_both_are_asked_for() -> None:

@@ -74,7 +74,7 @@ class Peers:
         self._next = dict(zip(self.ends, tsns, strict=True))
         self._ssn: dict[tuple[str, int], int] = {}
         self._msn: dict[tuple[str, int, int], int] = {}
-        self._inits = {
+        self.inits = {
             end: InitChunk(
                 self.tags[end],
                 self._next[end],
@@ -111,8 +111,8 @@ class Peers:
     def set_up(self, *bundled: AnyChunk) -> None:
         """Makes the handshake; the COOKIE ECHO carries chunks."""
         a, b = self.ends
-        self.send(a, self._inits[a], tag=0)
-        self.send(b, replace(self._inits[b], acknowledges=True))
+        self.send(a, self.inits[a], tag=0)
+        self.send(b, replace(self.inits[b], acknowledges=True))
         self.send(a, Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"), *bundled)
         self.send(b, Chunk(ChunkType.COOKIE_ACK))
 

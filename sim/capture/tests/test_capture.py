@@ -12,6 +12,7 @@ from ddp_rnic.sim.capture.capture import Capture, CaptureError, Direction, captu
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.frames import (
     ACK,
+    FIN,
     REPLY,
     REQUEST,
     RST,
@@ -24,7 +25,8 @@ from ddp_rnic.sim.capture.tests.frames import (
     handshake,
     tcp_packet,
 )
-from ddp_rnic.sim.model.mpa import StartupFrame
+from ddp_rnic.sim.capture.traffic import traffic_of
+from ddp_rnic.sim.model.mpa import MpaSender, StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -185,6 +187,103 @@ def test_a_capture_without_ddp_says_why(packets: list[bytes], says: str) -> None
     with pytest.raises(CaptureError, match=says) as error:
         capture(packets).check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request", REQUEST, REPLY[:15] + b"F\0\0\0\0"]
+)
+def test_a_request_that_something_else_answers_has_no_connection(answer: bytes, first: int) -> None:
+    # RFC 5044 section 7.1.1: "Initiator mode receivers MUST check this field for the same value,
+    # and close the connection and report an error locally if any other value is detected."
+    found = capture([*handshake(reply=answer), *segments([(0, 100)])][first:])
+    assert not found.connections
+    (left,) = found.left_out
+    assert f"frame {5 - first} answers the MPA Request with something other" in left.reason
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        [],
+        [tcp_packet(B, A, 5001, REPLY[:10])],
+        [tcp_packet(B, A, 5021, b"FPDU")],  # the Reply before it is lost
+    ],
+)
+def test_a_request_whose_reply_may_be_lost_counts_as_accepted(back: list[bytes]) -> None:
+    found = capture([*handshake()[:4], *back, *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+    assert any("assumed to have accepted" in note for note in found.notes)
+
+
+def test_a_greeting_before_the_request_is_no_answer_to_it() -> None:
+    packets = [*handshake()[:3], tcp_packet(B, A, 5001, b"READY\n"), handshake()[3]]
+    found = capture([*packets, tcp_packet(B, A, 5001, b"READY\n"), *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+
+
+def fin(at: int, octets: bytes = b"") -> bytes:
+    """Returns a FIN of A after ``at`` octets of its stream, the last of which come with it."""
+    sequence = first_octet(1000) + at - len(octets)
+    return tcp_packet(A, B, sequence, octets, flags=FIN | ACK)
+
+
+@pytest.mark.parametrize(("low", "high"), [(100, 200), (101, 200), (50, 200)])
+def test_octets_after_a_fin_are_not_received(low: int, high: int) -> None:
+    # RFC 9293 section 3.10.7.4: in the states after a FIN, "Ignore the segment text."
+    late = segments([(low, high)])
+    for ends in ([*segments([(0, 100)]), fin(100)], [fin(100, DATA[:100])]):
+        found = capture([*handshake(), *ends, *late])
+        assert found.directions[0].octets == DATA[:100] and not found.directions[0].behind_hole
+        (left,) = found.left_out
+        assert left.count == 1 and "with octets after a FIN" in left.reason
+
+
+def test_octets_before_a_fin_count_when_they_come_after_it() -> None:
+    pieces = segments([(0, 100), (100, 200), (200, 300)])
+    last = fin(300, DATA[200:300])
+    for order in (
+        [last, pieces[1], last, pieces[0]],
+        [fin(300), *pieces],
+        [pieces[2], last, *pieces],
+    ):
+        found = capture([*handshake(), *order, fin(300)])
+        assert found.directions[0].octets == DATA[:300] and not found.left_out
+    waiting = segments([(250, 400), (0, 100)])
+    found = capture([*handshake(), waiting[0], fin(300), waiting[1], *segments([(100, 280)])])
+    assert found.directions[0].octets == DATA[:300]
+    assert "1 TCP segment" in str(found.left_out[0])
+
+
+def test_a_fin_that_its_receiver_does_not_accept_ends_nothing() -> None:
+    spoilt = bytearray(fin(100))
+    spoilt[38] ^= 1  # the Urgent Pointer
+    taken = tcp_packet(B, A, 5021, acknowledged=first_octet(1000) + 200)
+    pieces = segments([(0, 100), (100, 200)])
+    for packets in (
+        [*pieces, fin(100), *segments([(200, 300)])],  # octets after it have come
+        [pieces[0], bytes(spoilt), pieces[1], *segments([(200, 300)])],
+        [pieces[0], fin(100), pieces[1], taken, *segments([(200, 300)])],
+    ):
+        found = capture([*handshake(), *packets])
+        assert found.directions[0].octets == DATA[:300] and not found.left_out
+
+
+@pytest.mark.parametrize(
+    ("packets", "says"),
+    [
+        ([], "the capture ends in this FPDU"),
+        ([fin(100)], "the FIN in frame 7 leaves"),
+        ([tcp_packet(A, B, first_octet(1000) + 100, flags=RST)], "the reset in frame 7 leaves"),
+        (segments([(200, 300)]), "octets missing from the capture leave"),
+        ([fin(200)], "octets missing from the capture leave"),
+    ],
+)
+def test_the_reason_why_an_fpdu_is_unfinished_is_named(packets: list[bytes], says: str) -> None:
+    fpdu = segments([(0, 100)], data=MpaSender().send(DATA[:1000]))
+    elsewhere = handshake(("10.7.0.3", 1), ("10.7.0.2", 2))
+    (left,) = traffic_of(capture([*handshake(), *fpdu, *packets, *elsewhere])).left_out
+    assert left.count == 100 and says in left.reason
 
 
 def test_octets_after_a_reset_are_not_received() -> None:

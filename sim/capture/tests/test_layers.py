@@ -214,6 +214,26 @@ def test_fragments_are_put_together_in_whatever_order_they_come(inner: Packet, s
     assert alone is not None and alone.sound and alone.payload == want
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_fragments_of_ipv6_that_overlap_are_not_put_together(late: bool) -> None:
+    # RFC 8200 section 4.5: "reassembly of that packet must be abandoned".
+    rest = random.Random(1).randbytes(900)
+
+    def piece(low: int, high: int) -> bytes:
+        position = IPv6ExtHdrFragment(id=7, nh=6, offset=low // 8, m=high < 900)
+        return bytes(ETHER / IPv6(src=SIX.src, dst=SIX.dst) / position / Raw(rest[low:high]))
+
+    octets = [piece(0, 512), piece(256, 768), piece(0, 512), piece(512, 900)]
+    packets = Packets()
+    found = [packets.take(Frame(n, n, ETHERNET, each)) for n, each in enumerate(octets)]
+    if late:
+        found.append(packets.take(Frame(9, 99, ETHERNET, piece(0, 512))))
+    assert not any(found)
+    left = [str(each) for each in packets.left_out()]
+    why = "of packets some of whose fragments overlap, RFC 8200 section 4.5"
+    assert f"4 IP fragments ({why})" in left and len(left) == 1 + late
+
+
 def test_a_tunnel_in_fragments_is_taken_off() -> None:
     whole = IP(src="192.0.2.1", dst="192.0.2.2") / GRE(proto=0x0800) / FOUR
     pieces = fragment(IP(bytes(whole)), fragsize=64)

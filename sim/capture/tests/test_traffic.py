@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ddp_rnic.sim.capture.capture import Capture, Chunk, Connection, Direction, Endpoint
 from ddp_rnic.sim.capture.streams import Tagged, Untagged, without_markers
 from ddp_rnic.sim.capture.tests.streams import Conversation
 from ddp_rnic.sim.capture.traffic import cut, fpdu_length, traffic_of
-from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
+from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame, crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +92,36 @@ def notes_of(talk: Conversation) -> tuple[str, ...]:
     traffic = traffic_of(capture)
     assert len(traffic.notes) == len(traffic.misnumbered)
     return traffic.notes
+
+
+def unframed_by(marker: int) -> int | None:
+    """Returns where framing is lost if the third marker of a stream has these bits inverted, and
+    its FPDU the right CRC.
+    """
+    sender = MpaSender(markers=True)
+    header = TaggedHeader(0x100, 0, True, 0x40).encode()
+    first, last = sender.send(header + bytes(300)), bytearray(sender.send(header + bytes(1000)))
+    at = 1024 - len(first)
+    last[at : at + 4] = (int.from_bytes(last[at : at + 4], "big") ^ marker).to_bytes(4, "big")
+    last[-4:] = crc32c(bytes(last[:-4]))
+    directions = direction(first + last, [], True), Direction(B, A, True, False, ())
+    frame = StartupFrame(kind="request")
+    traffic = traffic_of(Capture(Path("test"), 1, (Connection(frame, frame, directions),)))
+    assert len(traffic.arrivals) == 2 and all(each.digest_is_good for each in traffic.arrivals)
+    assert len(traffic.notes) == len(traffic.unframed)
+    return traffic.unframed.get(0)
+
+
+@pytest.mark.parametrize("bits", [1 << 16, 1 << 31, 0xFFFF << 16, 1, 2, 0xFFFF0003])
+def test_the_bits_of_a_marker_that_receivers_ignore_do_not_matter(bits: int) -> None:
+    # RFC 5044 section 4.2: RESERVED is "ignored on receive (except for CRC calculation)", and the
+    # two low bits of FPDUPTR count as zero.
+    assert unframed_by(bits) is None
+
+
+@pytest.mark.parametrize("bits", [1 << 2, 1 << 15, 0x00010004])
+def test_a_marker_that_points_elsewhere_ends_the_framing(bits: int) -> None:
+    assert unframed_by(bits) == 1024
 
 
 def test_messages_that_are_not_numbered_as_the_rfc_says_are_reported() -> None:

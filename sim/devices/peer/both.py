@@ -38,7 +38,7 @@ from ...engines.engine import Stalls
 from .bodies import Bodies, Body, base
 from .channel import Wrong
 from .end import TcpEnd, carry
-from .entries import RingEntries, broken, silent
+from .entries import RingEntries, broken, changed, silent
 from .lockstep import Differs, LockStep
 from .network import Network, Packet, Rates
 from .rest import Rest
@@ -362,16 +362,14 @@ class _Request(NamedTuple):
     octets: bytes = b""
 
 
-class _Wrong(NamedTuple):
-    """A part of a region that the device must not read."""
+class _Wrong(Part):
+    """A part of a region whose piece is another one, which the device must not read."""
 
-    stag: int
-    length: int
-    to: int
+    wrong: Piece
 
     @property
     def piece(self) -> Piece:
-        return Piece(*self)
+        return self.wrong
 
 
 class _End:
@@ -721,13 +719,13 @@ class _End:
                 lambda: self._write_broken(peer), own, True,
             ),
             "Send to a queue that is none": (
-                lambda: self._post(Kind.UNTAGGED, b"x", qn=rng.randrange(4, 256)), own, True,
+                lambda: self._post_changed(qn=rng.randrange(4, 256)), own, True,
             ),
             "message of no kind": (
                 self._post_broken, own, True,
             ),
             "session control message over MPA": (
-                lambda: self._post(Kind.CONTROL, b"x"), own, True,
+                lambda: self._post_changed(kind=Kind.CONTROL), own, True,
             ),
             "doorbell beyond the ring": (
                 self._ring_beyond, own, True,
@@ -752,6 +750,12 @@ class _End:
         self._post(Kind.UNTAGGED, bytes(self.rng.choice((0, 32, 400))), qn=0)
         self._entries.change = None
 
+    def _post_changed(self, **fields: int) -> None:
+        """Posts a message that has other values in its entry, which the driver would refuse."""
+        self._entries.change = changed(**fields)
+        self._post(Kind.UNTAGGED, b"x", qn=0)
+        self._entries.change = None
+
     def _ring_beyond(self) -> None:
         """Posts a message, and rings for more entries than the ring has."""
         self._mute = True
@@ -762,8 +766,9 @@ class _End:
     def _send_pieces(self, stag: int, offset: int) -> None:
         """Sends octets of the local region, and then octets that the device must not read."""
         local = self._bodies.region
-        parts = [Part(local, 0, 10), _Wrong(stag, 10, (local.to + offset) % (1 << 64))]
-        self._post(Kind.UNTAGGED, parts, qn=0)
+        part = _Wrong(local, 0, 10)
+        part.wrong = Piece(stag, 10, (local.to + offset) % (1 << 64))
+        self._post(Kind.UNTAGGED, [Part(local, 0, 10), part], qn=0)
 
     def _broken(self, peer: _End, access: Access, octets: bytes = bytes(_HOLED)) -> MR:
         """Returns a region of which the bus refuses an octet: one of the first segment of a message

@@ -9,7 +9,7 @@ from typing import Any
 from ....hdl.spec.send import ENTRY, MESSAGE, Flag, Kind
 from ....sw_driver.verbs.sending import SendingHalf
 
-__all__ = ["RingEntries", "broken", "silent"]
+__all__ = ["RingEntries", "broken", "changed", "silent"]
 
 #: Octets in the ring with which a message may be silent. With more, the driver might have no room
 #: for a later message, and so nothing would end the silent ones.
@@ -66,6 +66,20 @@ def silent(entries: bytes) -> bytes:
     """
     at = _AT["flags"]
     return entries[:at] + bytes((entries[at] & ~Flag.SIGNALED,)) + entries[at + 1 :]
+
+
+def changed(**fields: int) -> Callable[[bytes], bytes]:
+    """Returns a function that gives other values to fields of a message's header, each of one
+    octet. The driver would refuse such a message.
+    """
+
+    def change(entries: bytes) -> bytes:
+        octets = bytearray(entries)
+        for name, value in fields.items():
+            octets[_AT[name]] = value
+        return bytes(octets)
+
+    return change
 
 
 def broken(rng: random.Random) -> Callable[[bytes], bytes]:

@@ -274,10 +274,65 @@ def test_a_request_can_be_refused(bench: Bench, revision: int) -> None:
     # RFC 6581 section 9.1: IRD and ORD reach the ULP "for both MPA Accept and Reject messages".
     if revision == 2:
         assert enhanced_of(initiator.reply) == Enhanced(ird=16, ord=16)
+    limits = 16 if revision == 2 else None
+    assert (initiator.error.ird, initiator.error.ord) == (limits, limits)
     with pytest.raises(StateError, match="the peer refuses"):
         _ = initiator.qp
     with pytest.raises(StateError, match="no request that waits"):
         responder.accept()
+
+
+@pytest.mark.parametrize(
+    ("asked", "limits", "fields"),
+    [
+        (Enhanced(ird=3, ord=9), (5, 7), Enhanced(ird=5, ord=3)),
+        (Enhanced(ird=9, ord=3), (5, 7), Enhanced(ird=3, ord=7)),
+        (Enhanced(ird=0x3FFF, ord=9), (5, 7), Enhanced(ird=5, ord=0x3FFF)),
+        (Enhanced(ird=3, ord=0x3FFF), (5, 7), Enhanced(ird=0x3FFF, ord=3)),
+        (
+            Enhanced(ird=0x3FFF, ord=0x3FFF, peer_to_peer=True, rtr_write=True),
+            (16, 16),
+            Enhanced(ird=0x3FFF, ord=0x3FFF, peer_to_peer=True, rtr_write=True),
+        ),
+        (
+            Enhanced(ird=1, ord=0, peer_to_peer=True, rtr_read=True, rtr_fpdu=True),
+            (16, 16),
+            Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True),
+        ),
+        (
+            Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True),
+            (0, 16),
+            Enhanced(ird=0, ord=1, peer_to_peer=True, rtr_write=True),
+        ),
+        (
+            Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_fpdu=True),
+            (16, 16),
+            Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_write=True, rtr_read=True),
+        ),
+    ],
+)
+def test_a_refusal_has_the_fields_with_which_the_request_could_be_accepted(
+    bench: Bench, asked: Enhanced, limits: tuple[int, int], fields: Enhanced
+) -> None:
+    """RFC 6581 section 9.2: "If Control Flag A is 1 in the MPA Request message, then the responder
+    MUST set Control Flag A to 1 in the MPA reply message", with at least one of B, C and D.
+    Section 9.1: "The responder MUST respond to an initiator ORD value of 0x3FFF by [...] setting
+    the IRD to 0x3FFF in its reply message", and so with ORD; "The responder MUST set its ORD at
+    most to the initiator IRD."
+    """
+    octets = StartupFrame(kind="request", revision=2, enhanced=asked).encode()
+    replies = []
+    for accepts in (True, False):
+        responder = bench.make(ird=limits[0], ord=limits[1])
+        responder.receive(octets)
+        if accepts:
+            responder.accept()
+        else:
+            responder.reject()
+        parsed = StartupFrame.parse(responder.data_to_send())
+        assert parsed is not None
+        replies.append((parsed[0].reject, parsed[0].enhanced))
+    assert replies == [(False, fields), (True, fields)]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +353,18 @@ def test_a_connection_that_begins_otherwise_is_closed(
         responder.receive(bytes([octet]))
     assert responder.closed and message in str(responder.error)
     assert responder.data_to_send() == b"" and responder.request is None
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_a_request_with_the_bit_of_a_refusal_is_a_request(bench: Bench, revision: int) -> None:
+    """RFC 5044 section 7.1.1, R: "This bit is set to zero, and not checked on reception in the MPA
+    Request Frame."
+    """
+    responder = bench.make()
+    responder.receive(b"MPA ID Req Frame" + bytes([0x60, revision, 0, 5]) + b"hello")
+    assert responder.request is not None and responder.request.private_data == b"hello"
+    responder.accept()
+    assert responder.started
 
 
 @pytest.mark.parametrize(

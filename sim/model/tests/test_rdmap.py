@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ddp_rnic.hdl.spec.ddp import (
     INVALID_STAG,
     UNEXPECTED_RESPONSE,
@@ -67,6 +68,38 @@ def test_send_with_invalidate_revokes_when_delivered() -> None:
     assert isinstance(delivered, Delivered)
     assert invalidated_stag(delivered.header) == 0x100
     assert memory.lookup(0x100) is None
+
+
+@pytest.mark.parametrize("opcode", [Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE])
+@pytest.mark.parametrize(
+    ("qn", "version", "stream", "valid"),
+    [
+        (0, 1, 0, True),
+        (0, 0, 0, True),  # the version of the RDMA Consortium
+        (1, 1, 0, False),
+        (2, 1, 0, False),
+        (3, 1, 0, False),
+        (0, 2, 0, False),
+        (0, 3, 0, False),
+        (0, 1, 1, False),
+    ],
+)
+def test_a_message_that_is_no_valid_send_invalidates_nothing(
+    opcode: Opcode, qn: int, version: int, stream: int, valid: bool
+) -> None:
+    """RFC 5040 section 4.1, figure 4: Send with Invalidate has Queue Number 0. Section 7.2: "The
+    RDMA OpCode MUST be valid. The RDMA Version MUST be valid. [...] The STag MUST be associated to
+    this RDMAP Stream."
+    """
+    memory = Memory()
+    memory.register(Region(stag=0x100, to=0, length=8, stream=0))
+    sink = RdmapSink(memory, stream=stream, pd=1)
+    sink.open_queue(3)
+    for queue in (0, 3):
+        sink.post(queue, 100)
+    (segment,) = DataSource(40).untagged(qn, b"", rsvdulp=(version << 6 | opcode) << 32 | 0x100)
+    assert isinstance(sink.receive(segment)[-1], Delivered)
+    assert (memory.lookup(0x100) is None) == valid
 
 
 def test_read_requests_never_run_out_of_buffers() -> None:

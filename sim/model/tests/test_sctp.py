@@ -66,6 +66,19 @@ def test_the_adaptation_indication_octet_by_octet() -> None:
     assert init.adaptation == 1
 
 
+@pytest.mark.parametrize("kind", [0x0005, 0x000C, 0x8000, 0x8123, 0xC000, 0xFFFF])
+def test_the_adaptation_indication_may_follow_other_parameters(kind: int) -> None:
+    init = InitChunk(1, 2, 3, 3, parameters=((kind, b"abcd"), (0xC006, bytes(3) + b"\1")))
+    assert init.adaptation == 1
+
+
+@pytest.mark.parametrize("kind", [0x0123, 0x7FFF, 0x4000])
+def test_no_parameter_counts_after_one_that_asks_to_stop(kind: int) -> None:
+    """RFC 9260 section 3.2.1: "do not process any further parameters within this chunk"."""
+    init = InitChunk(1, 2, 3, 3, parameters=((kind, b"abcd"), (0xC006, bytes(3) + b"\1")))
+    assert init.adaptation is None
+
+
 NUMBER, SHORT = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 16) - 1)
 CHUNKS = st.one_of(
     st.builds(Chunk, st.integers(4, 14), st.integers(0, 255), st.binary(max_size=30)),

@@ -194,6 +194,34 @@ def test_a_send_with_invalidate_revokes_with_a_region_file_too() -> None:
     assert planned.golden.counters()["DELIVERED"] == 2
 
 
+@pytest.mark.parametrize(
+    ("qn", "opcode", "bound", "invalidates"),
+    [
+        (0, SEND_INVALIDATE, None, True),
+        (1, SEND_INVALIDATE, None, False),
+        (2, SEND_INVALIDATE, None, False),
+        (3, SEND_INVALIDATE, None, False),
+        (0, SEND_INVALIDATE | 0x80, None, False),
+        (0, SEND_INVALIDATE & 0x3F, None, True),
+        (0, SEND_INVALIDATE, 0, True),
+        (0, SEND_INVALIDATE, 1, False),
+    ],
+)
+def test_a_message_that_is_no_valid_send_revokes_nothing(
+    qn: int, opcode: int, bound: int | None, invalidates: bool
+) -> None:
+    """RFC 5040 section 4.1, figure 4: Send with Invalidate has Queue Number 0. Section 7.2: the
+    version "MUST be valid", and the STag "MUST be associated to this RDMAP Stream".
+    """
+    talk = Conversation()
+    talk.untagged(B, opcode, qn=qn, stag=STAG)
+    writer = bound or 0
+    talk.write(B, STAG, 0, b"1", connection=writer)
+    planned = plan_of(talk, [Region(B, STAG, 0, 1, stream=bound)])
+    assert octets_of(planned, run(planned), STAG) == (b"\0" if invalidates else b"1")
+    assert errors_of(planned) == [INVALID_STAG] * invalidates
+
+
 def test_a_send_with_invalidate_of_two_segments_revokes_with_the_last() -> None:
     talk = Conversation()
     talk.untagged(B, SEND_INVALIDATE, b"first", stag=STAG, last=False)

@@ -273,6 +273,22 @@ def test_a_send_with_invalidate_ends_a_region_and_a_later_write_begins_it_anew()
     assert region.periods == ((0, 2), (3, None))
 
 
+@pytest.mark.parametrize(("qn", "version"), [(1, 1), (2, 1), (3, 1), (0, 2), (0, 3)])
+def test_a_message_that_is_no_valid_send_ends_no_region(qn: int, version: int) -> None:
+    """RFC 5040 section 4.1, figure 4: Send with Invalidate has Queue Number 0; section 7.2: "The
+    RDMA Version MUST be valid."
+    """
+    talk = Conversation()
+    first = talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND_INVALIDATE & 0x3F | version << 6, qn=qn, stag=STAG)
+    talk.write(B, STAG, 8, bytes(8))
+    (region,) = derive(talk.traffic()).regions
+    assert (region.length, region.periods) == (16, ((0, None),))
+    talk.terminate(A, SIW_INVALID, talk.write(B, STAG, 0, bytes(8)))
+    (refusal,) = refusals(talk.traffic())
+    assert refusal.arrival is first  # no invalidation lies between the two
+
+
 def test_the_refused_segment_is_the_first_such_after_the_invalidation() -> None:
     talk = Conversation()
     talk.write(B, STAG, 0, bytes(8))

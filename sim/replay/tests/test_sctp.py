@@ -16,10 +16,10 @@ from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
+from ddp_rnic.hdl.spec.ddp import INVALID_MO, INVALID_STAG, MSN_RANGE, NO_BUFFER
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
-from ddp_rnic.sim.capture.capture import capture_of
+from ddp_rnic.sim.capture.capture import Assumption, Capture, capture_of
 from ddp_rnic.sim.capture.layers import ip_packet
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.sctp_frames import sctp_frame
@@ -38,6 +38,7 @@ from ddp_rnic.sim.capture.sctp_traffic import (
 from ddp_rnic.sim.capture.tests.associations import (
     PORTS,
     READ_REQUEST,
+    SEND,
     SEND_INVALIDATE,
     A,
     B,
@@ -51,6 +52,7 @@ from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.model.header import UntaggedHeader
 from ddp_rnic.sim.model.sctp import (
     ACCEPTS,
     INITIATES,
@@ -60,6 +62,7 @@ from ddp_rnic.sim.model.sctp import (
     ChunkType,
     DataChunk,
     Function,
+    Ppid,
     SctpEvent,
     SegmentReceived,
     SessionIllegal,
@@ -72,8 +75,10 @@ from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError
 from ddp_rnic.sim.replay.sctp_expectation import SctpGolden
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.replay.sending import send
 from ddp_rnic.sim.replay.tests.agreeing import run
 
+T = 1  # the flag of an ABORT or SHUTDOWN COMPLETE with the sender's own Verification Tag
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
 #: IRD and ORD (RFC 6581 section 9).
@@ -269,26 +274,113 @@ def test_without_the_handshake_there_is_no_ddp() -> None:
     assert found.sctp is None and "set-up is not in the capture" in note
 
 
-@pytest.mark.parametrize("how", ["abort", "shutdown", "restart"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("abort", "abort without association"),
+        *("shutdown", "shutdown without association", "restart"),
+    ],
+)
 def test_an_association_may_follow_another_one(how: str) -> None:
     peers = opened()
     peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
     if how == "abort":
         peers.send(B, Chunk(ChunkType.ABORT))
-    elif how == "shutdown":
-        peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE))
+    elif how == "abort without association":
+        peers.send(B, Chunk(ChunkType.ABORT, T), tag=peers.tags[B])
+    elif how != "restart":
+        peers.send(A, Chunk(ChunkType.SHUTDOWN, 0, bytes(4)))
+        peers.send(B, Chunk(ChunkType.SHUTDOWN_ACK))
+        reflected = how == "shutdown without association"
+        tag = peers.tags[A if reflected else B]
+        peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE, T * reflected), tag=tag)
+    ended = peers.frames[-1].number
     again = Peers(tags=(7, 8), tsns=(1, 0xFFFFFFFF), frames=peers.frames)
     again.set_up()
     again.open(0)
     again.send(A, again.write(A, 0, STAG, 0, b"other"))
     late = peers.send(A, peers.write(A, 0, STAG, 0, b"late!"))
     found = sctp(peers.frames)
-    assert len([step for step in found.steps if isinstance(step, Leave)]) == 2
+    left = [step.frame for step in found.steps if isinstance(step, Leave)]
+    # At a restart, one end leaves with its INIT, and the other one with the COOKIE ECHO.
+    assert left == ([ended + 1, ended + 3] if how == "restart" else [ended, ended])
     by_frame = {step.frame: step for step in found.steps if isinstance(step, Incoming)}
     assert by_frame[late.number].fate is Fate.DIVERTED
     planned = plan_of(peers.frames)
     assert octets_of(planned, STAG, (0, 0)) == b"first"
     assert octets_of(planned, STAG, (0, 1)) == b"other"
+
+
+def bundled_init(peers: Peers) -> None:
+    other = Peers(tags=(7, 8), frames=peers.frames)
+    other.send(A, other.inits[A], Chunk(ChunkType.HEARTBEAT), tag=0)
+
+
+def init_alone(peers: Peers) -> None:
+    other = Peers(tags=(7, 8), frames=peers.frames)
+    other.send(A, other.inits[A], tag=0)
+    other.send(B, replace(other.inits[B], acknowledges=True))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        # RFC 9260 section 8.5.1 C: "An endpoint MUST ignore the SHUTDOWN COMPLETE chunk if it is
+        # not in the SHUTDOWN-ACK-SENT state."
+        lambda peers: peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE)),
+        lambda peers: peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE, T), tag=peers.tags[A]),
+        # B: the T bit belongs to the sender's own tag.
+        lambda peers: peers.send(A, Chunk(ChunkType.ABORT), tag=peers.tags[A]),
+        lambda peers: peers.send(A, Chunk(ChunkType.ABORT, T)),
+        # Section 3: an INIT "MUST NOT be bundled with any other chunk"; section 8.5.1 A: its tag is
+        # 0.
+        bundled_init,
+        lambda peers: peers.send(A, replace(peers.inits[A], tag=7)),
+        # Section 5.2.2: after the answer to an INIT "the existing association, including its
+        # current state, and the corresponding TCB MUST NOT be changed".
+        init_alone,
+    ],
+)
+def test_what_ends_no_association_changes_nothing(act: Callable[[Peers], object]) -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"one"))
+    act(peers)
+    peers.send(A, peers.write(A, 0, STAG, 3, b"two"))
+    peers.send(B, peers.write(B, 0, STAG, 0, b"back"))
+    peers.close(0)
+    found = sctp(peers.frames)
+    assert not any(isinstance(step, Leave) for step in found.steps)
+    assert statuses(peers.frames, A) == ["TAKEN"] * 3 and told(found, A)[-1] == "TERMINATE"
+    assert statuses(peers.frames, B) == ["TAKEN"] * 4 and told(found, B)[-1] == "TERMINATE"
+    assert left_out(peers.frames) == []
+
+
+def test_chunks_after_the_end_of_an_association_are_named_so() -> None:
+    peers = opened()
+    peers.send(B, Chunk(ChunkType.ABORT))
+    peers.send(A, peers.write(A, 0, STAG, 0, b"late"))
+    (left,) = left_out(peers.frames)
+    assert "before the set-up of its association was complete, or after its end: frame 8" in left
+
+
+@pytest.mark.parametrize("end", [A, B])
+@pytest.mark.parametrize("limit", [{"inbound": 2}, {"outbound": 2}], ids=str)
+def test_an_association_has_the_streams_that_both_ends_allow(
+    end: str, limit: dict[str, Any]
+) -> None:
+    # RFC 9260 section 5.1.1: "the valid outbound stream identifier range for either endpoint MUST
+    # be 0 to min(local OS, remote MIS) - 1."
+    peers = Peers()
+    peers.inits[end] = replace(peers.inits[end], **limit)
+    peers.set_up()
+    for sid in (1, 2):
+        peers.open(sid)
+        peers.send(A, peers.write(A, sid, STAG, sid, b"x"))
+    found = sctp(peers.frames)
+    assert {each.sid for each in found.streams} == {0, 1}
+    assert [str(each.stream)[-1] for each in found.arrivals] == ["1"]
+    (left,) = left_out(peers.frames)
+    assert left.startswith("3 DATA chunks (on an SCTP stream that is not among those")
 
 
 def test_a_second_path_is_of_the_same_association() -> None:
@@ -589,6 +681,58 @@ def test_disorder_is_delivered_in_order() -> None:
     assert lengths == list(range(8))
     assert octets_of(planned, STAG) == b"".join(bytes([number]) * 8 for number in range(8))
     assert statuses(peers.frames).count("DUPLICATE") == 2
+
+
+@pytest.mark.parametrize("lost", [{0}, {1}, {3}, {0, 1, 2}, {1, 3}], ids=str)
+def test_the_segments_of_a_message_with_holes_are_placed_and_not_delivered(lost: set[int]) -> None:
+    """RFC 5041 section 5.3 allows placement in any order, and section 5.4 no delivery."""
+    peers = opened()
+    peers.send(A, peers.message(A, 0, b"first"))
+    for at in set(range(4)) - lost:
+        segment = UntaggedHeader(0, 2, 300 * at, at == 3, SEND << 32).encode() + bytes([at]) * 300
+        peers._ssn[A, 0] = 2 + at
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+    played = golden(plan_of(peers.frames))
+    assert not played.errors and played.counts[1].delivered == 1
+    assert (played.counts[1].placed, played.counts[1].octets) == (
+        5 - len(lost), 5 + 300 * (4 - len(lost)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["sent", "reversed"])
+@pytest.mark.parametrize(
+    "lost", [{0}, {0, 1}, {1}, {2, 3}, {3, 6}, {11}, {1, 4, 5, 9, 10}], ids=str
+)
+def test_messages_after_a_missing_one_are_placed_and_not_delivered(
+    lost: set[int], order: str
+) -> None:
+    """Messages of three queues, and tagged ones between them, have one order."""
+    peers = opened()
+    chunks: list[AnyChunk] = []
+    for at in range(12):
+        if at % 4 == 3:
+            chunks.append(peers.write(A, 0, STAG, 8 * at, b"octets"))
+        else:
+            chunks.append(peers.message(A, 0, bytes(100 * at), qn=(0, 3, 0)[at % 4]))
+    kept = sorted(set(range(12)) - lost, reverse=order == "reversed")
+    for at in kept:
+        peers.send(A, chunks[at])
+    peers.close(0)
+    played = golden(plan_of(peers.frames))
+    assert not played.errors and played.counts[1].placed == len(kept)
+    assert played.counts[1].delivered == min(lost)
+
+
+def test_a_number_or_an_offset_that_no_missing_segment_explains_is_refused() -> None:
+    """Three segments are missing: MSN 5 may be right, MSN 6 and an offset of 2^31 are not."""
+    for msn, mo, error in ((5, 0, None), (6, 0, NO_BUFFER), (5, 1 << 31, INVALID_MO)):
+        peers = opened()
+        peers.send(A, peers.message(A, 0, b"first"))
+        peers._ssn[A, 0] = 5
+        segment = UntaggedHeader(0, msn, mo, True, SEND << 32).encode() + b"octets"
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+        found = golden(plan_of(peers.frames)).errors
+        assert [each.number for each in found] == ([] if error is None else [error])
 
 
 def test_the_table_grows_with_what_waits() -> None:
@@ -995,6 +1139,66 @@ def test_a_session_that_stood_before_the_capture_is_played(
     assert octets_of(plan_of(peers.frames), STAG) == b"octe" * 3
 
 
+def stood(frames: Iterable[Frame]) -> tuple[Capture, Traffic]:
+    """Returns a capture that lacks the set-up of its association, and its traffic."""
+    capture = capture_of(frames, Path("test"), assumptions=[Assumption(sctp=True)])
+    return capture, with_sctp(traffic_of(capture), capture.sctp)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4, 5, 6), (5, 3, 0, 2, 6, 1, 4)])
+@pytest.mark.parametrize("first", [1, 7, 0xFFFFFFFF])
+@pytest.mark.parametrize("lost", [set(), {2}, {0, 3}], ids=str)
+def test_the_messages_of_a_session_that_stood_before_the_capture_are_placed(
+    first: int, order: tuple[int, ...], lost: set[int]
+) -> None:
+    """The first captured message of each queue is the next one. MSNs wrap to 0 (RFC 5041 section
+    4.3), and those of a later session begin with 1.
+    """
+    peers = Peers()
+    peers._ssn[A, 0], peers._ssn[B, 0] = 65_533, 70
+    chunks = [
+        peers.message(A, 0, bytes(100 * at), qn=qn, msn=(first + msn) % (1 << 32))
+        for at, (qn, msn) in enumerate(((0, 0), (0, 1), (3, 90), (0, 2), (3, 91), (0, 3), (3, 92)))
+    ]
+    captured = [at for at in order if at not in lost]
+    for at in captured:
+        peers.send(A, chunks[at])
+    peers.send(B, peers.message(B, 0, b"back", msn=50))
+    if not lost:
+        peers.close(0)
+        peers.open(0)
+        peers.send(A, peers.message(A, 0, b"later"))
+    capture, played = stood(peers.frames)
+    derived = derive_all(played)
+    (planned,), _ = plan(played, derived.regions, RnicConfig(), derived.ends)
+    run(planned)
+    found = golden(planned)
+    assert not found.errors and found.counts[0].delivered == 1
+    assert found.counts[1].placed == len(captured) + (not lost)
+    # Delivery stops at the first hole; before the first captured chunk none is known.
+    ends = {frozenset(): 8, frozenset({2}): 2, frozenset({0, 3}): 2}
+    assert found.counts[1].delivered == ends[frozenset(lost)]
+    assert not any(each.differences for each in send(played))
+    msn = (first + (0 in lost)) % (1 << 32)
+    note = f"the first message on Queue Number 0 in the capture, with MSN {msn}, is assumed"
+    assert any(note in each for each in capture.notes) == (msn != 1)
+    assert played.sctp is not None and played.sctp.needs.messages < 8
+
+
+@pytest.mark.parametrize("msn", [1, 5])
+def test_a_message_that_began_before_the_capture_is_placed(msn: int) -> None:
+    peers = Peers()
+    peers._ssn[A, 0] = 9
+    for mo, last in ((3000, False), (4000, True)):
+        segment = UntaggedHeader(0, msn, mo, last, SEND << 32).encode() + bytes(1000)
+        peers.send(A, peers.data(A, 0, Ppid.SEGMENT, segment))
+    peers.send(A, peers.message(A, 0, b"next", msn=msn + 1))
+    _, played = stood(peers.frames)
+    (planned,), _ = plan(played, [], RnicConfig())
+    run(planned)
+    assert not golden(planned).errors and golden(planned).counts[1].delivered == 2
+
+
 @pytest.mark.parametrize("missing", [A, B])
 @pytest.mark.parametrize("function", [Function.ENHANCED_ACCEPT, Function.ENHANCED_REJECT])
 def test_what_is_assumed_for_an_enhanced_session_fits_it(missing: str, function: Function) -> None:
@@ -1358,4 +1562,6 @@ def test_loss_disorder_and_repetition_agree(seed: int) -> None:
     for _ in range(10):
         at = rng.randrange(4, len(frames))
         frames.insert(rng.randrange(at, len(frames)), frames[at])
-    assert sum(golden(each).packets for each in plans_of(numbered(frames))) > len(frames) - 4
+    plans = plans_of(numbered(frames))
+    assert sum(golden(each).packets for each in plans) > len(frames) - 4
+    assert not any(golden(each).errors for each in plans)  # both peers conform

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +18,13 @@ from ddp_rnic.hdl.lib.tests.long import first, long
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.spec.send import ENTRY, Flag, Kind, Message, Piece
+from ddp_rnic.hdl.spec.sctp import LONGEST_BODY
+from ddp_rnic.hdl.spec.send import ENTRY, LONGEST_SEGMENT, Flag, Kind, Message, Piece
 from ddp_rnic.hdl.spec.stag import Access
-from ddp_rnic.sim.capture.traffic import Traffic
+from ddp_rnic.sim.capture.capture import capture_of
+from ddp_rnic.sim.capture.tests.associations import A, Peers
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
@@ -101,6 +106,53 @@ def test_what_the_rtl_cannot_send_is_counted() -> None:
     plan.memory[np.flatnonzero(plan.memory != 0xEE)[0]] ^= 1
     (found,) = plan.compare(ENGINE.run(config, plan.operations, plan.memory))
     assert found.what == "the RTL's FPDU"
+
+
+def test_what_comes_after_messages_that_are_left_out_leaves_the_rtl() -> None:
+    """A message with an empty segment beside others, and one in too many segments."""
+    talk = Conversation()
+    talk.message("10.7.0.2", SEND, b"octets", b"")
+    talk.message("10.7.0.2", SEND, b"", b"")
+    talk.untagged("10.7.0.2", SEND, bytes(200))
+    config = RnicConfig(transmit=True, responder=True)
+    (plan,) = send_plans(send(talk.traffic()), config)
+    assert plan.segments == 2 and not plan.left_out
+    assert plan.compare(ENGINE.run(config, plan.operations, plan.memory)) == []
+
+
+@pytest.mark.parametrize("width", ORDINARY)
+@pytest.mark.parametrize("tagged", [True, False])
+def test_the_longest_segment_leaves_and_a_longer_one_is_left_out(width: int, tagged: bool) -> None:
+    """RFC 5044 section 3 has "MULPDU values [...] between 128 octets and 64768 octets"."""
+    octets = random.Random(width).randbytes(64768)
+    talk = Conversation()
+    for length in (LONGEST_SEGMENT, LONGEST_SEGMENT + 1, 40_000, LONGEST_SEGMENT, 64768, 100):
+        if tagged:
+            talk.write("10.7.0.2", 0x511, 0x1000, octets[: length - 14])
+        else:
+            talk.untagged("10.7.0.2", SEND, octets[: length - 18])
+    config = RnicConfig(width=width, transmit=True, responder=True)
+    (result,) = send(talk.traffic())
+    assert result.segments == 6 and not result.differing
+    (plan,) = send_plans([result], config)
+    assert plan.left_out == {"the RTL sends segments of at most 32768 octets over MPA": 3}
+    outcome = ENGINE.run(config, plan.operations, plan.memory, stalls=STALLS)
+    assert plan.compare(outcome) == [] and len(plan.posts[0]) == 3
+
+
+def test_a_segment_that_is_too_long_for_a_chunk_of_the_rtl_is_left_out() -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.open(0)
+    for length in (LONGEST_BODY, LONGEST_BODY + 1, 100):
+        peers.send(A, peers.message(A, 0, bytes(length - 18)))
+    capture = capture_of(peers.frames, Path("test"))
+    results = send(with_sctp(traffic_of(capture), capture.sctp))
+    assert results[0].segments == 3 and not results[0].differing
+    config = RnicConfig(transmit=True, responder=True, mpa=False, sctp=True)
+    (plan,) = send_plans(results, config)
+    assert plan.left_out == {"the RTL sends segments of at most 15360 octets over SCTP": 1}
+    assert plan.compare(ENGINE.run(config, plan.operations, plan.memory)) == []
 
 
 #: The regions of the tests: streams 1 and 2 with a Protection Domain each.

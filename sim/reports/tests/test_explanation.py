@@ -16,6 +16,7 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture.capture import Capture, CaptureError, capture_of, read_capture
 from ddp_rnic.sim.capture.pcap import Frame, read_frames
+from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.frames import (
     B,
     ethernet,
@@ -28,6 +29,7 @@ from ddp_rnic.sim.capture.traffic import traffic_of, with_sctp
 from ddp_rnic.sim.model.checks import TAGGED, UNTAGGED
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender, StartupFrame
+from ddp_rnic.sim.model.sctp import Ppid
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import Queue, Region
 from ddp_rnic.sim.replay.sctp_regions import derive_all
@@ -242,6 +244,17 @@ def test_every_error_of_a_terminate_has_a_meaning() -> None:
             assert meaning.sentences and meaning.advice
     for number in ddp.ERROR_TEXT:
         assert errors.meanings(f"{number.type:#x}/{number.code:#x}")
+
+
+def test_the_advice_for_a_segment_over_sctp_does_not_name_mpa() -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.open(0)
+    peers.send(peers.ends[0], peers.data(peers.ends[0], 0, Ppid.SEGMENT, b"\x41"))
+    explainer = explainer_of(capture_of(peers.frames, Path("test")), peers.frames)
+    (found,) = (each for each in explained(explainer) if each.meaning is not None)
+    assert found.meaning is not None and "DATA chunk" in found.meaning.advice
+    assert "MPA" not in found.meaning.advice
 
 
 def test_an_error_is_named_with_and_without_its_layer() -> None:

@@ -619,7 +619,7 @@ class Control(wiring.Component):
             registers.send_consumer.eq(send.consumer),
             send.mulpdus.valid.eq(registers.send_mulpdu_commit & known),
             send.mulpdus.payload.stream.eq(number),
-            send.mulpdus.payload.mulpdu.eq(self._of_segment(registers.send_mulpdu[:16])),
+            send.mulpdus.payload.mulpdu.eq(self._of_segment(registers.send_mulpdu)),
             send.msns.payload.stream.eq(number),
             send.msns.payload.qn.eq(registers.send_qn),
             send.msns.payload.msn.eq(registers.send_msn),

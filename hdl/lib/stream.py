@@ -384,6 +384,8 @@ class Prefetch(wiring.Component):
         self.depth = depth
         self.relaxed = relaxed
         self.direct = direct
+        if direct and not relaxed:
+            raise ValueError("Prefetch direct needs relaxed, too")
         written = data.StructLayout({"item": shape, "address": range(depth)})
         super().__init__({
             "write": In(stream.Signature(written, always_ready=True)),

@@ -353,7 +353,7 @@ class RingReader(wiring.Component):
         m.d.comb += [
             # The turns that are under way fit in the other half of each queue.
             takes.eq(windows.half & idle.half & over.half & ~valid[0]
-                     & Mux(again, self.repeats.valid, self.turn.valid & ~owed[-1])),
+                     & (again | (self.turn.valid & ~owed[-1]))),
             self.turn.ready.eq(takes & ~again),
             self.repeats.ready.eq(takes & again),
             looked.eq(Mux(again, self.repeats.payload.stream, turn.stream)),

@@ -5,6 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.blockram import ForwardedTable
+from ..lib.quiet import Quiet
 from ..lib.stream import Backlog, Store, counted, delayed
 
 __all__ = ["Scheduler"]
@@ -13,8 +14,8 @@ __all__ = ["Scheduler"]
 AHEAD = 4
 #: Streams whose queue lies in distributed RAM.
 FEW = 64
-#: Cycles without a turn after which the stream that is woken first passes the queue by.
-RESTED = 8
+#: Cycles without a wake or a turn after which the stream that is woken first passes the queue by.
+RESTED = 7
 
 
 def turns(streams, quantum):
@@ -138,9 +139,10 @@ class Scheduler(wiring.Component):
         ]
         m.d.sync += pushes.eq(came[1] & Mux(ends_2, again_2 | asked, ~now.busy))
         # After a rest no stream is busy, so the first one that is woken passes the queue by.
-        rested = self._rest(m, wakes)
-        quick = delayed(m, 2, wakes & rested, "quick")
+        m.submodules.rest = rest = Quiet(RESTED)
+        quick = delayed(m, 2, wakes & rest.o, "quick")
         m.d.comb += [
+            rest.busy.eq(self.busy | wakes),
             queue.i.valid.eq(pushes & ~delayed(m, 1, quick, "was_quick")),
             queue.i.payload.eq(index_3),
             states.write.valid.eq(came[2] | ~ready),
@@ -161,7 +163,7 @@ class Scheduler(wiring.Component):
         m.d.comb += [
             reads.eq(queue.o.valid & queue.o.ready),
             states.address[1].eq(head),
-            overs.address[0].eq(Mux(rested, index, head)),
+            overs.address[0].eq(Mux(rest.o, index, head)),
             offered.eq(Mux(quick, index_2, delayed(m, 2, head, "head"))),
             seen.write.valid.eq(offers.i.valid | ~ready),
             seen.write.payload.address.eq(Mux(ready, offered, swept)),
@@ -177,13 +179,3 @@ class Scheduler(wiring.Component):
             queue.o.ready.eq(~reads & (offers.level + sum(under_way) < AHEAD)),
         ]
         return m
-
-    def _rest(self, m, wakes):
-        """Returns whether for ``RESTED`` cycles no stream was woken, or waited, or had a turn."""
-        rest, rested = Signal(range(RESTED + 1)), Signal()
-        m.d.sync += rested.eq((rest == RESTED) & ~wakes)
-        with m.If(self.busy | wakes):
-            m.d.sync += rest.eq(0)
-        with m.Elif(rest != RESTED):
-            m.d.sync += rest.eq(rest + 1)
-        return rested

@@ -868,7 +868,12 @@ REGISTERS = (
         "rw",
         "The segment.",
         (
-            _f("length", 0, 16, "The FPDU's ULPDU_Length; over SCTP: octets after the DDP-SSN."),
+            _f(
+                "length",
+                0,
+                16,
+                "The FPDU's ULPDU_Length, at most 32,768; over SCTP: octets after the DDP-SSN.",
+            ),
             _f("ssn", 16, 16, "Over SCTP: the DDP-SSN."),
         ),
     ),

@@ -72,7 +72,8 @@ def test_a_stream_that_does_not_exist_is_not_revoked(stream, revoked):
 
 
 @pytest.mark.parametrize(
-    "mulpdu, taken", [(LONGEST_SEGMENT,) * 2, (40500, LONGEST_SEGMENT), (0, 0)])
+    "mulpdu, taken",
+    [(LONGEST_SEGMENT,) * 2, (40500, LONGEST_SEGMENT), (1 << 16, LONGEST_SEGMENT), (0, 0)])
 def test_no_mulpdu_is_greater_than_the_staging_buffer(mulpdu, taken):
     """A segment beyond the staging buffer would hold up all streams."""
     found = []

@@ -53,8 +53,8 @@ def test_a_turn_beside_a_new_ring_reads_no_entry(delay):
     simulate(dut, testbench)
 
 
-def test_turns_wait_while_results_can_not_end():
-    """Each of 64 streams has a message. No turn can end until all of them would have had one."""
+def test_no_more_turns_begin_than_there_is_room_for_results():
+    """Each of 64 streams has a message, and for 2,000 cycles no turn can end."""
     streams, late = 64, 2000
     dut = RingReader(64, streams)
     turns, ended, answers, results = [], Counter(), deque(), deque()

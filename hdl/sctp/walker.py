@@ -20,7 +20,7 @@ class Kind(enum.Enum, shape=3):
     SEGMENT = 0  # a DDP Segment Chunk, RFC 5043 section 5.2.2, of any length
     CONTROL = 1  # a DDP Stream Session Control message, section 5.2.3, of any length
     REFUSED = 2  # another DATA chunk
-    CHUNK = 3  # another chunk
+    CHUNK = 3  # another chunk, or any chunk after one that ends its packet
     FRAME = 4  # the end of the frame
     FRAGMENT = 5  # a fragment of one of the first two: unordered, without B or E, of any length
 
@@ -104,7 +104,8 @@ class SctpWalker(wiring.Component):
     In each cycle, the walker handles one chunk or moves on to the next beat. A beat is written to
     the packet buffer once, as received, and is given to the CRC unit if it has words of an SCTP
     packet. A chunk may begin at any word. Each chunk becomes an item, up to and including the first
-    one whose length is wrong, and so does the end of each frame.
+    one whose length is wrong, and so does the end of each frame. After a chunk that ends its packet
+    (see Unknown chunks in :mod:`~..spec.sctp`), all chunks of the packet have the kind CHUNK.
 
     Latency: from a beat to its slice 7 cycles; to the items that begin in it 9 at 64 and 128 bits,
     and 10 at 256 and 512, once the five beats after it or the rest of the frame have arrived.
@@ -393,6 +394,7 @@ class _Items(wiring.Component):
         whole = DataFlag.BEGINNING | DataFlag.ENDING
         length = number(2, 2)
         frame, is_data, is_unordered, is_whole, fits, is_control = (Signal() for _ in range(6))
+        ends_packet, over = Signal(), Signal()
         ppid = Signal(4)
         rest = length - (DATA_HEADER + SSN)
         control = octets[15][0]
@@ -402,6 +404,7 @@ class _Items(wiring.Component):
         m.d.sync += [
             frame.eq(later.frame),
             is_data.eq(octets[0] == ChunkType.DATA),
+            ends_packet.eq(~octets[0][7] & (octets[0][4:7].any() | octets[0][:4].all())),
             is_unordered.eq((octets[1] & DataFlag.UNORDERED).any()),
             is_whole.eq((octets[1] & whole) == whole),
             fits.eq(length[5:].any() | (length[4] & length[1:4].any())),
@@ -424,9 +427,11 @@ class _Items(wiring.Component):
             plain.oversize.eq(later.oversize),
         ]
         m.d.sync += item.eq(plain)
+        with m.If(valid):
+            m.d.sync += over.eq(~frame & (over | ends_packet))
         with m.If(frame):
             m.d.sync += item.kind.eq(Kind.FRAME)
-        with m.Elif(~is_data):
+        with m.Elif(~is_data | over):
             m.d.sync += item.kind.eq(Kind.CHUNK)
         with m.Elif(is_unordered & ~is_whole & ppid.all()):
             m.d.sync += item.kind.eq(Kind.FRAGMENT)

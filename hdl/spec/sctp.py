@@ -34,6 +34,9 @@ these ways, each permitted by the sentence that is quoted:
 * **Fragments.** A fragment of a message with PPID 16 or 17 and the Unordered option is HELD, each
   time it arrives, with DDP-SSN 0 in its record, whatever the state of its stream. Section 9: "SCTP
   data chunk fragmentation MUST NOT be used unless the alternative is IP fragmentation."
+* **Unknown chunks.** A type from 15 to 127 is none of RFC 9260, and its highest bit is 0. Section
+  3.2 has a receiver discard such a chunk "and all further chunks" of the packet. The device places
+  none of them, and forwards each one to the host as CHUNK; the host discards them.
 * **Illegal chunks** have the Reason MALFORMED if they are no DDP message, and SEQUENCE otherwise.
   An Initiate, an Accept or a Reject with a DDP-SSN other than 0 is ILLEGAL when it arrives: no
   pattern of sections 6.2 to 6.4 has one, whatever precedes it. A Terminate changes the State when
@@ -148,7 +151,9 @@ class Diversion(IntEnum):
     """Values of ``reason`` on the exception stream that are no error of RFC 5041 section 7.2."""
 
     FRAME = 0x800  #: a whole frame for no known association; its stream and sequence number are 0
-    CHUNK = 0x900  #: a chunk other than DATA; its stream is the association, sequence number 0
+    #: A chunk other than DATA, or any chunk after one that ends its packet; its stream is the
+    #: association, its sequence number 0.
+    CHUNK = 0x900
     DATA = 0x901  #: a DATA chunk that is no DDP message; its association and its TSN
     #: A DDP Segment, or Terminate, that overtook the answer to this end's Initiate; its association
     #: and its TSN. The host keeps the chunk, and hands it back in a packet of its own once the

@@ -237,7 +237,7 @@ class _Pair:
         """Takes the next frame."""
         way = self._ways[_ends(frame)]
         way.sent += 1
-        for raw in frame.chunks or ():
+        for raw in frame.processed:
             chunk = Chunk(raw.type, raw.flags, raw.value)
             try:
                 if raw.type in (ChunkType.INIT, ChunkType.INIT_ACK):

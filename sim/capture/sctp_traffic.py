@@ -552,7 +552,7 @@ class _Walker:
             if frame.sound and frame.ends:
                 self._handshakes.take(frame)
                 self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
-                for chunk in frame.chunks or ():
+                for chunk in frame.processed:
                     data = _data_chunk(chunk)
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
@@ -890,9 +890,10 @@ class _Walker:
         live = self._live[end]
         for order in live.orders.values():
             order.base = order.next
-        for chunk in frame.chunks or ():
+        processed = len(frame.processed)
+        for number, chunk in enumerate(frame.chunks or ()):
             data = _data_chunk(chunk)
-            if data is None:
+            if data is None or number >= processed:
                 yield Item(chunk.octets, Diversion.CHUNK)
                 continue
             if _after(data.tsn, live.highest):
@@ -1129,7 +1130,7 @@ def _acceptable(frame: SctpFrame) -> list[RawChunk]:
     chunks, tag = frame.chunks or (), frame.ends.tag
     return [
         chunk
-        for chunk in chunks
+        for chunk in frame.processed
         if (len(chunks) == 1 or chunk.type not in _ALONE)
         and (chunk.type == ChunkType.INIT) == (tag == 0)
     ]

@@ -156,7 +156,7 @@ def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None, *, known: 
     """
     if step is not None and step.fate is Fate.TAKEN:
         return
-    ddp = [chunk for chunk in frame.chunks or () if _is_ddp(chunk)]
+    ddp = [chunk for chunk in frame.processed if _is_ddp(chunk)]
     for _ in ddp:
         found.add(
             "DDP chunk",
@@ -205,4 +205,7 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
             if int.from_bytes(item.raw[12:16], "big") in (Ppid.SEGMENT, Ppid.CONTROL)
             else "no DDP, on a stream without DDP"
         )
+        found.add("DATA chunk", reason, frame)
+    elif item.diversion is Diversion.CHUNK and item.raw[0] == ChunkType.DATA:
+        reason = "after a chunk of an unknown type that ends its packet, RFC 9260 section 3.2"
         found.add("DATA chunk", reason, frame)

@@ -45,6 +45,7 @@ __all__ = [
     "bundle",
     "checksum",
     "decode_payload",
+    "ends_packet",
     "maximum_segment",
 ]
 
@@ -64,6 +65,8 @@ class ChunkType(IntEnum):
     ERROR = 9
     COOKIE_ECHO = 10
     COOKIE_ACK = 11
+    ECNE = 12
+    CWR = 13
     SHUTDOWN_COMPLETE = 14
 
 
@@ -328,6 +331,15 @@ def _chunks(octets: bytes) -> Iterator[AnyChunk]:
         chunk = Chunk(kind, flags, octets[4:length])
         yield _DECODERS[kind](chunk) if kind in _DECODERS else chunk
         octets = octets[length + -length % 4 :]
+
+
+def ends_packet(kind: int) -> bool:
+    """Returns True if a receiver discards a chunk of this type with all that follow it.
+
+    RFC 9260 section 3.2: a receiver that does not recognize a type whose highest bit is 0 has to
+    "discard the unrecognized chunk and all further chunks".
+    """
+    return kind < 0x80 and kind not in set(ChunkType)
 
 
 def bundle(
@@ -856,6 +868,8 @@ class Association:
             return [Discarded(str(error))]
         events: list[SctpEvent] = []
         for chunk in parsed.chunks:
+            if isinstance(chunk, Chunk) and ends_packet(chunk.type):
+                break
             if isinstance(chunk, InitChunk):
                 self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
                 if self.peer is None:
@@ -877,6 +891,8 @@ class Association:
             return [Discarded(str(error))]  # RFC 9260 section 6.8: "silently discarded"
         events: list[SctpEvent] = []
         for chunk in parsed.chunks:
+            if isinstance(chunk, Chunk) and ends_packet(chunk.type):
+                break
             # RFC 9260 section 8.5: an INIT has tag zero, everything else this end's tag.
             if isinstance(chunk, InitChunk) and not chunk.acknowledges:
                 if parsed.tag == 0:

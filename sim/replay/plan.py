@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ...hdl.spec import completion
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from ..capture.streams import Arrival, Stream
 from ..capture.traffic import Traffic
@@ -661,7 +662,12 @@ class _Replayer(Host):
         ):
             self._flush()
         self._waiting.append(arrival)
+        errors = len(self.golden.errors)
         self._delivered(self.golden.receive(arrival))
+        if any(each.number == LOCAL_CATASTROPHIC for each in self.golden.errors[errors:]):
+            # How many later segments the RNIC places before it stops the stream depends on the
+            # time.
+            self.idle()
 
     def follow(self, step: Step) -> None:
         """Executes a step of SCTP: a frame arrives, or the host acts."""

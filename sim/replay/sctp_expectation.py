@@ -8,11 +8,12 @@ here the model's Data Sinks receive the segments.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...hdl.spec import regs
 from ...hdl.spec.completion import ChunkStatus, Completion, Kind
 from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC
 from ...hdl.spec.sctp import Diversion, Function, State
 from ..capture.sctp_traffic import (
     Control,
@@ -224,6 +225,8 @@ class SctpGolden(Golden):
                     # The error was found at the segment's turn, after the segment itself was
                     # placed.
                     late = waiting.arrivals[event.order or 0]
+                    if event.number == LOCAL_CATASTROPHIC:
+                        late = replace(late, position=0)  # the event names only the stream
                     self._fail(late, event.number, _NO_SEGMENT, 0)
         waiting.drop()
         return status, octets, delivered

@@ -79,7 +79,7 @@ def wanted(frame, words):
     """Returns the items that a frame must give, as (kind, fields)."""
     size = -(-len(frame.octets) // 4)
     items = []
-    good = False
+    good = over = False
     if frame.at is not None:
         # A packet with an odd length, or none, is walked to the end of the frame's beats; one that
         # is too long, to its own end if that is before.
@@ -94,7 +94,10 @@ def wanted(frame, words):
             kind, flags, length = struct.unpack_from(">BBH", octets, 4 * at)
             fields = {"start": at, "length": length}
             what = Kind.CHUNK
-            if kind == 0 and (length < 17 or 4 * (limit - at) < 20):
+            over |= 15 <= kind < 128
+            if over:
+                pass
+            elif kind == 0 and (length < 17 or 4 * (limit - at) < 20):
                 what = None  # its framing is broken: any kind of DATA chunk
             elif kind == 0:
                 what = Kind.REFUSED

@@ -431,8 +431,11 @@ class Play(Tables):
         if fate is Fate.EXCEPTION:
             self.exceptions.append(ExceptionPacket(0, 0, octets, Diversion.FRAME))
         elif fate is Fate.TAKEN:
+            over = False
             for number, chunk in enumerate(chunks, 1):
-                told = self._take(chunk, ends=number == len(chunks))
+                # RFC 9260 section 3.2: such a type ends the packet.
+                over |= 15 <= chunk[0] < 128
+                told = self._take(chunk, over=over, ends=number == len(chunks))
             if not chunks or not told:
                 self._entry(Kind.PACKET, length=len(chunks), cookie=ASSOCIATION << 16)
         return fate
@@ -462,9 +465,9 @@ class Play(Tables):
         entry = Completion(phase=0, kind=kind, **known)
         self.entries[order_of(entry)].append(entry)
 
-    def _take(self, octets: bytes, *, ends: bool) -> bool:
-        """Takes a chunk; returns whether it has a record."""
-        if octets[0] != ChunkType.DATA:
+    def _take(self, octets: bytes, *, over: bool, ends: bool) -> bool:
+        """Takes a chunk, which is ``over`` if it comes too late; returns whether it has a record."""
+        if over or octets[0] != ChunkType.DATA:
             self.exceptions.append(ExceptionPacket(ASSOCIATION, 0, octets, Diversion.CHUNK))
             return False
         chunk = DataChunk.decode(Chunk(octets[0], octets[1], octets[4:]))

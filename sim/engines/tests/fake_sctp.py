@@ -169,18 +169,21 @@ class FakeSctp:
             chunks.append(packet[at : at + length])
             at += -(-length // 4) * 4
         self.counters["FRAMES"] += 1
+        over = False
         for number, chunk in enumerate(chunks, 1):
-            told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
+            over |= 15 <= chunk[0] < 128  # RFC 9260 section 3.2: such a type ends the packet
+            if over or chunk[0]:
+                self._divert(association, 0, chunk, Diversion.CHUNK)
+                told = False
+            else:
+                told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
         if not chunks or not told:
             self.device.complete(
                 Completion(kind=Kind.PACKET, length=len(chunks), cookie=association << 16)
             )
 
     def _chunk(self, association: int, first: int, count: int, chunk: bytes, *, ends: bool) -> bool:
-        """Takes a chunk; returns whether it has a record."""
-        if chunk[0]:
-            self._divert(association, 0, chunk, Diversion.CHUNK)
-            return False
+        """Takes a DATA chunk; returns whether it has a record."""
         tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk + bytes(1), 4)
         if sid >= count:
             self._divert(association, tsn, chunk, Diversion.DATA)

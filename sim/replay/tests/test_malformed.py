@@ -466,7 +466,7 @@ class Play(Tables):
         self.entries[order_of(entry)].append(entry)
 
     def _take(self, octets: bytes, *, over: bool, ends: bool) -> bool:
-        """Takes a chunk, which is ``over`` if it comes too late; returns whether it has a record."""
+        """Takes a chunk, ``over`` if it is discarded; returns whether it has a record."""
         if over or octets[0] != ChunkType.DATA:
             self.exceptions.append(ExceptionPacket(ASSOCIATION, 0, octets, Diversion.CHUNK))
             return False

@@ -16,16 +16,19 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     INVALID_STAG,
     LLP_FRAMING,
+    LOCAL_CATASTROPHIC,
     MESSAGE_TOO_LONG,
     MSN_RANGE,
     NO_BUFFER,
     STAG_NOT_ASSOCIATED,
+    WAITING,
     ErrorNumber,
 )
 from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.tests.streams import SEND, SEND_INVALIDATE, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
+from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     Await,
     Drain,
@@ -34,6 +37,8 @@ from ddp_rnic.sim.engines.engine import (
     WriteRegister,
     operations_of,
 )
+from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.host import GUARD, Space, guard_octets
 from ddp_rnic.sim.replay.plan import Plan, _ring, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
@@ -555,3 +560,16 @@ def test_the_host_gives_entries_back_before_the_ring_of_the_owner_lacks_them(str
     config = RnicConfig(sctp=True, streams=streams, window=4)
     ring = _ring(1, config, Space(), owned=True)
     assert ring.size <= 15 and 4 * (ring.entries - config.owner_entries) > ring.entries
+
+
+def test_messages_after_one_too_many_waits_are_not_placed() -> None:
+    """The RNIC stops a stream some time after the message that is one too many."""
+    talk = Conversation()
+    talk.segment(B, TaggedHeader(STAG, 0, last=False).encode() + bytes(8))
+    for _ in range(WAITING + 4):
+        talk.untagged(B, SEND, b"hello")
+    (planned,), _ = plan(talk.traffic(), derive(talk.traffic()).regions, RnicConfig())
+    assert errors_of(planned) == [LOCAL_CATASTROPHIC]
+    memory = planned.memory.copy()
+    outcome = load("compiled").run(planned.config, planned.operations, memory, ring=planned.ring)
+    assert find_differences(planned, outcome, memory) == []

@@ -16,7 +16,14 @@ from ddp_rnic.hdl.lib.tests.long import first
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import INVALID_MO, INVALID_STAG, MSN_RANGE, NO_BUFFER
+from ddp_rnic.hdl.spec.ddp import (
+    INVALID_MO,
+    INVALID_STAG,
+    LOCAL_CATASTROPHIC,
+    MSN_RANGE,
+    NO_BUFFER,
+    WAITING,
+)
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
 from ddp_rnic.sim.capture.capture import Assumption, Capture, capture_of
@@ -49,10 +56,11 @@ from ddp_rnic.sim.capture.tests.associations import (
 from ddp_rnic.sim.capture.tests.frames import ethernet
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.capture.unplayed import unplayed_sctp
+from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.model.header import UntaggedHeader
+from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.sctp import (
     ACCEPTS,
     INITIATES,
@@ -394,6 +402,45 @@ def test_a_second_path_is_of_the_same_association() -> None:
 
 
 # -- frames --
+
+
+@pytest.mark.parametrize(("kind", "width"), [(0x0F, 64), (0x40, 512), (0x82, 64), (0xC1, 64)])
+def test_an_unknown_chunk_may_end_its_packet(kind: int, width: int) -> None:
+    """RFC 9260 section 3.2, the highest bits of a type that is not recognized.
+
+    00 and 01: "discard the unrecognized chunk and all further chunks". 10 and 11: "Skip this chunk
+    and continue processing."
+    """
+    peers = opened()
+    before, after = (peers.message(A, 0, text) for text in (b"before", b"behind"))
+    peers.send(A, before, Chunk(kind, 0, b"odd"), after)
+    skipped = kind >= 0x80
+    if not skipped:
+        left = [each for each in left_out(peers.frames) if "section 3.2" in each]
+        assert len(left) == 1 and left[0].startswith("1 DATA chunk")
+        peers.send(A, after)  # it was not acknowledged
+    peers.send(A, peers.message(A, 0, b"next"))
+    planned = plan_of(peers.frames)
+    reasons = [each.reason for each in golden(planned).exceptions]
+    odd = next(n for n, each in enumerate(golden(planned).exceptions) if each.octets[0] == kind)
+    assert reasons[odd:] == [Diversion.CHUNK] * (1 if skipped else 2)
+    assert [each.completion.length for each in golden(planned).deliveries] == [6, 6, 4]
+    memory = planned.memory.copy()
+    config = replace(planned.config, width=width)
+    outcome = load("compiled").run(config, planned.operations, memory, ring=planned.ring)
+    assert find_differences(planned, outcome, memory) == []
+
+
+def test_messages_after_one_too_many_waits_are_not_placed() -> None:
+    peers = opened()
+    peers.send(A, peers.data(A, 0, Ppid.SEGMENT, TaggedHeader(STAG, 0, last=False).encode()))
+    for _ in range(WAITING + 4):
+        peers.send(A, peers.message(A, 0, b"hello"))
+    planned = plan_of(peers.frames)
+    assert [each.number for each in golden(planned).errors] == [LOCAL_CATASTROPHIC]
+    memory = planned.memory.copy()
+    outcome = load("compiled").run(planned.config, planned.operations, memory, ring=planned.ring)
+    assert find_differences(planned, outcome, memory) == []
 
 
 def test_what_is_no_data_goes_to_the_host() -> None:

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from ..hdl.spec import commands
 from ..hdl.spec.completion import Completion, phase
 from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
+from ..hdl.spec.ddp import (
+    LLP_CRC,
+    LLP_FRAMING,
+    LOCAL_CATASTROPHIC,
+    OVERTAKES,
+    VERSION,
+    WAITING,
+    ErrorNumber,
+)
 from ..hdl.spec.stag import Access
 from ..sim.campaigns.traffic.interleaving import Interleaving
 from ..sim.capture.streams import QUEUES
@@ -197,7 +205,7 @@ class Scenario(Tables):
         self._streams[number] = _Stream(
             MpaSender(crc=crc, markers=markers, position=position),
             MpaReceiver(crc=crc, markers=markers, position=position),
-            DataSink(self._model, stream=number, pd=pd, waiting=WAITING),
+            DataSink(self._model, stream=number, pd=pd, waiting=WAITING, overtakes=OVERTAKES),
         )
 
     def end(self, number: int) -> list[Region]:

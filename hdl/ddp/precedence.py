@@ -29,7 +29,7 @@ from amaranth.utils import exact_log2
 from ..lib.blockram import BlockRam, storage_of
 from ..lib.stream import Skid, Stage, Store, delayed, nibbles
 from ..spec import completion
-from ..spec.ddp import WAITING
+from ..spec.ddp import OVERTAKES, WAITING
 from .entry import MESSAGE, CompletionEntry
 
 __all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span", "key_of"]
@@ -198,12 +198,14 @@ class _Kept(data.StructLayout):
 class _State(data.StructLayout):
     """The kept messages of a stream: the slot of the first one, and their number.
 
-    ``full``: there were more than can be kept.
+    ``overtakes``: how many segments have overtaken. ``full``: there were more than can be kept, or
+    too many have overtaken.
     """
 
-    def __init__(self):
+    def __init__(self, overtakes):
         super().__init__({
-            "first": range(WAITING), "count": range(WAITING + 1), "full": 1})
+            "first": range(WAITING), "count": range(WAITING + 1),
+            "overtakes": range(overtakes + 1), "full": 1})
 
 
 class _Search(NamedTuple):
@@ -226,7 +228,8 @@ class Precedence(wiring.Component):
     """Holds each message back until every earlier message of its stream has left.
 
     For each stream, :data:`~..spec.ddp.WAITING` messages can be kept. If one more has to be kept,
-    the stream has failed: no message of it leaves until a ``first`` segment arrives.
+    or one segment more than :data:`~..spec.ddp.OVERTAKES` overtakes, the stream has failed: no
+    message of it leaves until a ``first`` segment arrives.
 
     Latency: 4 cycles. Throughput: one entry per cycle. An entry of a stream with kept messages
     takes 16 cycles and one more for each of these messages; each message that has waited takes 3.
@@ -235,6 +238,8 @@ class Precedence(wiring.Component):
     Parameters
     ----------
     streams : int
+    overtakes : int
+        How many segments of a stream may overtake.
     relaxed : bool
         True for a slow clock.
 
@@ -244,13 +249,13 @@ class Precedence(wiring.Component):
         Entries of a stream's messages in the order of the sender.
     o : Out(stream.Signature(CompletionEntry()))
     failed : Out(stream.Signature(16))
-        A stream with more messages than can be kept.
+        A stream with more messages than can be kept, or more overtaking segments than may be.
     busy : Out(1)
         An entry is being processed. Entries that are kept, or wait for ``o``, do not count.
     """
 
-    def __init__(self, streams, *, relaxed=False):
-        self.streams, self.relaxed = streams, relaxed
+    def __init__(self, streams, *, overtakes=OVERTAKES, relaxed=False):
+        self.streams, self.overtakes, self.relaxed = streams, overtakes, relaxed
         super().__init__({
             "i": In(stream.Signature(Ordered())),
             "o": Out(stream.Signature(CompletionEntry())),
@@ -263,7 +268,7 @@ class Precedence(wiring.Component):
         bits = exact_log2(self.streams)
         # Not a BlockRam: the value is needed one cycle after the look-up.
         m.submodules.states = states = memory.Memory(
-            shape=_State(), depth=self.streams, init=[], attrs={"no_rw_check": 1})
+            shape=_State(self.overtakes), depth=self.streams, init=[], attrs={"no_rw_check": 1})
         m.submodules.out = out = Skid(CompletionEntry(), relaxed=self.relaxed)
         # A stream fails once until it is cleared.
         m.submodules.failures = failures = Store(16, depth=max(4, self.streams))
@@ -280,7 +285,9 @@ class Precedence(wiring.Component):
             Signal(Ordered(), name=name, reset_less=True) for name in ("looks", "looked", "entry"))
         valid = Signal(3)
         moves, done = Signal(), Signal()
-        found, state, latest = Signal(_State()), Signal(_State()), Signal(_State())
+        found, state, latest, becomes = (
+            Signal(_State(self.overtakes), name=name)
+            for name in ("found", "state", "latest", "becomes"))
         # Most entries pass. One that overtakes, or whose stream has kept messages, does not; one
         # that is not the last of its message has nothing to write. Both are known with the entry.
         simple, silent = Signal(), Signal()
@@ -307,7 +314,7 @@ class Precedence(wiring.Component):
 
         stopped, leaves = Signal(), Signal()
         kept = Signal(CompletionEntry())
-        stores, becomes = Signal(), Signal(_State())
+        stores = Signal()
         m.d.comb += [
             moves.eq(~valid[2] | done | (simple & (out.i.ready | silent))),
             out.i.valid.eq(Mux(simple, valid[2] & ~silent, leaves)),
@@ -352,19 +359,21 @@ class Precedence(wiring.Component):
         here = (first + index)[:len(first)]
         found = self._search(m, entry, held, asks, here)
         adds, keeps = found.adds, found.keeps
-        total, failed = Signal(range(WAITING + 3)), Signal()
+        failed, overtakes = Signal(), Signal.like(state.overtakes)
         m.d.comb += [
             messages.address[0].eq(Cat(here, number)),
             write.payload.address.eq(Cat((first + count)[:len(first)], number)),
             becomes.first.eq(first),
             becomes.count.eq(count),
+            becomes.overtakes.eq(overtakes),
         ]
         self._show(m, kept, entry, held, failed)
-        m.d.sync += total.eq(count + adds + keeps)
+        excess = self._judge(m, entry, state, count, found)
         with m.FSM():
             with m.State("Pass"):
                 m.d.sync += [
                     first.eq(state.first), count.eq(Mux(entry.found.first, 0, state.count)),
+                    overtakes.eq(Mux(entry.found.first, 0, state.overtakes + entry.found.over)),
                     index.eq(0), found.has_earlier.eq(0), found.has_own.eq(0),
                     failed.eq(entry.entry.status != completion.Status.DELIVERED),
                 ]
@@ -383,7 +392,7 @@ class Precedence(wiring.Component):
                     m.next = "Judge"
             with m.State("Judge"):
                 m.next = "Earlier"
-                with m.If(total > WAITING):
+                with m.If(excess):
                     m.next = "Full"
             with m.State("Earlier"):
                 self._write_earlier(m, write, adds, entry)
@@ -415,6 +424,15 @@ class Precedence(wiring.Component):
                 m.d.comb += done.eq(1)
                 m.next = "Pass"
         return leaves & ~out.i.ready
+
+    def _judge(self, m, entry, state, count, found):
+        """Returns, one cycle later, whether the stream fails with this entry."""
+        total, excess = Signal(range(WAITING + 3)), Signal()
+        m.d.sync += [
+            total.eq(count + found.adds + found.keeps),
+            excess.eq(entry.found.over & (state.overtakes == self.overtakes)),
+        ]
+        return (total > WAITING) | excess
 
     def _search(self, m, entry, held, asks, here):
         """Compares each kept message that was asked for, four cycles later."""

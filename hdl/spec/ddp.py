@@ -24,6 +24,11 @@ UNTAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 40), ("qn", 32), ("msn", 32), ("
 #: placed.
 WAITING = 8
 
+#: How many segments of a stream may overtake an unfinished message, from the stream's start on. One
+#: more is the same error as one message too many (:data:`WAITING`). Each one costs the device the
+#: time of many segments of other streams, so that a stream without this bound could hold them up.
+OVERTAKES = 1024
+
 
 class ErrorType(IntEnum):
     """The 4-bit Error Type of RFC 5041 section 7.2."""
@@ -48,7 +53,8 @@ class ErrorNumber(NamedTuple):
         return f"{self.type:#x}/{self.code:#04x} {text}"
 
 
-#: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`).
+#: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`),
+#: or one segment too many that overtakes (:data:`OVERTAKES`).
 #: A stream reports one error: the first one. Where both happen to one segment, they are one event.
 LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
 #: A message of the stream was complete, and its completion queue had no room: the message is not

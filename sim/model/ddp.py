@@ -236,6 +236,9 @@ class DataSink:
     waiting
         How many messages may wait for an earlier one, overtaken ones included, as
         :data:`~...hdl.spec.ddp.WAITING` counts them. One more fails the stream. None: no limit.
+    overtakes
+        How many segments may overtake an unfinished message; one more fails the stream. None: no
+        limit.
     """
 
     def __init__(
@@ -246,9 +249,11 @@ class DataSink:
         pd: int = 0,
         first: int = 0,
         waiting: int | None = None,
+        overtakes: int | None = None,
     ) -> None:
         self.memory = memory
         self.waiting = waiting
+        self.overtakes = overtakes
         self.stream = stream
         self.pd = pd
         self.queues: dict[int, UntaggedQueue] = {}
@@ -258,6 +263,7 @@ class DataSink:
         self._next = first  # all segments before this one are placed
         self._messages: deque[_Message] = deque()  # in the order of their first segments
         self._latest: _Message | None = None  # the message of the segment considered last
+        self._overtook = 0  # segments that overtook an unfinished message
         # Segments placed, but not yet considered for Delivery: header and payload length by order.
         self._waiting: dict[int, tuple[Header, int]] = {}
 
@@ -399,6 +405,7 @@ class DataSink:
             self._messages.append(message)
         if self._latest is not None and self._latest is not message:
             self._latest.overtaken = True
+            self._overtook += 1
         if isinstance(header, UntaggedHeader):
             # Section 5.4: the ULP Message Length is the last segment's MO plus its payload length.
             begin, end = 0, header.mo + length
@@ -409,8 +416,9 @@ class DataSink:
         if header.last:
             message.event = Delivered(self.stream, header, order, begin, end, octets)
         self._latest = None if header.last else message
-        if self.waiting is not None and self.waiting < sum(
-            each.overtaken or each.event is not None for each in self._messages
+        kept = sum(each.overtaken or each.event is not None for each in self._messages)
+        if (self.waiting is not None and self.waiting < kept) or (
+            self.overtakes is not None and self.overtakes < self._overtook
         ):
             return self._fail(LOCAL_CATASTROPHIC, header.encode() + bytes(length), order)
         while self._messages and (event := self._messages[0].event) is not None:

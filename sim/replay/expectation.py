@@ -14,7 +14,14 @@ from operator import or_
 
 from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
+from ...hdl.spec.ddp import (
+    LLP_CRC,
+    LLP_FRAMING,
+    LOCAL_CATASTROPHIC,
+    OVERTAKES,
+    WAITING,
+    ErrorNumber,
+)
 from ...hdl.spec.sctp import State
 from ...hdl.spec.stag import Access
 from ..capture.streams import Arrival, Stream
@@ -326,6 +333,7 @@ class Golden:
                 pd=self.domains[stream.destination.address],
                 first=stream.first_order,
                 waiting=WAITING,
+                overtakes=OVERTAKES,
             ),
             before.counts if before else StreamCounts(),
         )

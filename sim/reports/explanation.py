@@ -282,8 +282,9 @@ def _steps(judged: Judged, longest: int) -> Iterator[_Asked]:
             SENTENCES["5041-5.4-1"],
             error,
             lambda: (
-                f"more than {ddp.WAITING} messages of the stream wait for an earlier one, and the"
-                " device remembers no more"
+                f"more than {ddp.WAITING} messages of the stream wait for an earlier one, or more"
+                f" than {ddp.OVERTAKES} of its segments have overtaken one, and the device allows"
+                " no more"
             ),
             late,
         )

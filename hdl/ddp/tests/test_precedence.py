@@ -1,6 +1,7 @@
 """Tests the order of a stream's messages against RFC 5041 section 5.4 in plain Python."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +17,8 @@ from ddp_rnic.hdl.spec.completion import Kind, Status
 from ddp_rnic.hdl.spec.ddp import WAITING
 
 STREAMS = 4
+#: Segments of a stream that may overtake. The random tests have fewer.
+OVERTAKES = 300
 #: Cycles from a segment to its completion, if none waits: the look-up, a queue, and Precedence.
 LATENCY = Overtaking.LATENCY + 1 + 4
 
@@ -67,7 +70,7 @@ class Both(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.overtaking = overtaking = Overtaking(STREAMS)
-        m.submodules.precedence = precedence = Precedence(STREAMS)
+        m.submodules.precedence = precedence = Precedence(STREAMS, overtakes=OVERTAKES)
         m.submodules.queue = queue = Store(Ordered(), depth=32)
         segment, clear = self.i.payload, self.clear
         taken = self.i.valid & self.i.ready
@@ -100,6 +103,7 @@ class Reference:
     def __init__(self):
         self.messages = {}  # by stream: [key, overtaken, last segment], in their order
         self.latest = {}
+        self.overtakes = Counter()
         self.full = set()
         self.o, self.failed = {}, []
 
@@ -118,10 +122,12 @@ class Reference:
             messages.append(mine)
         if (latest := self.latest.get(number)) is not None and latest is not mine:
             latest[1] = True
+            self.overtakes[number] += 1
         if segment.last:
             mine[2] = segment
         self.latest[number] = None if segment.last else mine
-        if sum(overtaken or last is not None for _, overtaken, last in messages) > WAITING:
+        if sum(overtaken or last is not None for _, overtaken, last in messages) > WAITING or (
+                self.overtakes[number] > OVERTAKES):
             self.full.add(number)
             self.failed.append(number)
             return
@@ -130,7 +136,7 @@ class Reference:
             out.append((sent.number, sent.failed or segment.failed))
 
     def clear(self, number):
-        for known in (self.messages, self.latest):
+        for known in (self.messages, self.latest, self.overtakes):
             known.pop(number, None)
         self.full.discard(number)
 
@@ -260,6 +266,23 @@ def test_a_stream_with_more_than_can_be_kept_fails_alone():
     # Once cleared, the stream restarts.
     out, failed, *_ = run([*segments, ("clear", 1), Segment(93), ("clear", 2), Segment(94)])
     assert out == {3: [(92, False)], 1: [(93, False), (94, False)]} and failed == [1]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stream_with_too_many_overtaking_segments_fails_alone(again):
+    """Two messages in turn keep no third one, and hold up the other streams for each segment."""
+    turns = [Segment(number, tagged=True, tag=number % 2, last=False)
+             for number in range(1 + OVERTAKES)]
+    same, other = (Segment(900 + tag, tagged=True, tag=tag % 2)
+                   for tag in (OVERTAKES, OVERTAKES + 1))
+    most = [*turns, same, other, Segment(902, stream=2)]
+    check(most)
+    assert not run(most)[1]
+    steps = [*turns, other, Segment(903), Segment(904, stream=2)]
+    if again:  # a restarted stream has its number of segments again
+        steps += [("clear", 1), *most]
+    check(steps)
+    assert run(steps)[1] == [1]
 
 
 def test_nothing_is_reported_as_placed_after_a_message_that_was_not():

@@ -14,7 +14,7 @@ from ....hdl.spec import commands
 from ....hdl.spec.completion import Completion
 from ....hdl.spec.completion import Kind as CompletionKind
 from ....hdl.spec.config import RnicConfig
-from ....hdl.spec.ddp import QUEUE_OVERRUN, WAITING, ErrorNumber
+from ....hdl.spec.ddp import OVERTAKES, QUEUE_OVERRUN, WAITING, ErrorNumber
 from ....hdl.spec.send import Kind, Record
 from ....sw_driver.base.errors import ErrorEvent, RnicError
 from ....sw_driver.cm.framing import Cutter
@@ -431,7 +431,9 @@ class _Stream(Stream):
     ) -> None:
         super().__init__(*arguments, crc=crc, markers=markers, **named)
         sim = self._sim
-        sink = ReadSink(sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING)
+        sink = ReadSink(
+            sim.memory, stream=self.number, pd=self.pd.number, waiting=WAITING, overtakes=OVERTAKES
+        )
         for qn in self.queues:
             sink.open_queue(qn)
         sim.receivers[self.number] = Receiver(

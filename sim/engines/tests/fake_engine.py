@@ -11,7 +11,7 @@ import numpy as np
 from ddp_rnic.hdl.spec import regs, stag
 from ddp_rnic.hdl.spec.completion import OCTETS, Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import LLP_CRC, WAITING, ErrorNumber
+from ddp_rnic.hdl.spec.ddp import LLP_CRC, OVERTAKES, WAITING, ErrorNumber
 from ddp_rnic.sim.engines.engine import (
     CYCLE,
     WRITE,
@@ -217,7 +217,13 @@ class _Device:
         number = self.values["STREAM_INDEX"]
         flags = regs.unpack("STREAM_FLAGS", self.values["STREAM_FLAGS"])
         assert number < self.config.streams
-        sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"], waiting=WAITING)
+        sink = DataSink(
+            self.table,
+            stream=number,
+            pd=self.values["STREAM_PD"],
+            waiting=WAITING,
+            overtakes=OVERTAKES,
+        )
         sink.queues = self.queues.setdefault(number, {})
         self.streams[number] = _Stream(
             bool(flags["enable"]),

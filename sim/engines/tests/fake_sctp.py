@@ -13,6 +13,7 @@ import dpkt
 import google_crc32c
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind
+from ddp_rnic.hdl.spec.ddp import LOCAL_CATASTROPHIC
 from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, slot_bits
 from ddp_rnic.hdl.spec.sctp import ACCEPTS, INITIATES, Diversion, Function, Reason, State
 from ddp_rnic.sim.engines.engine import ExceptionPacket
@@ -333,7 +334,8 @@ class FakeSctp:
                     break
                 session.undelivered.pop(0)
                 if isinstance(event, DdpError):
-                    tsn = session.segments[session.next]
+                    local = event.number == LOCAL_CATASTROPHIC
+                    tsn = 0 if local else session.segments[session.next]
                     self.device._fail(number, event.number, 0, tsn, b"")
                 else:
                     self.device._deliver(number, event)

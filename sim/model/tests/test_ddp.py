@@ -554,6 +554,16 @@ def test_a_device_keeps_its_number_of_waiting_messages_and_no_more() -> None:
         assert not any(isinstance(event, Delivered) for event in events)
 
 
+def test_a_device_allows_its_number_of_overtaking_segments_and_no_more() -> None:
+    memory = Memory()
+    memory.register(a_region(), fill=0)
+    sink = DataSink(memory, stream=STREAM, pd=PD, overtakes=3)
+    segments = [tagged(b"x", rsvdulp=turn % 2, last=False) for turn in range(5)]
+    *allowed, (event, *more) = (sink.receive(segment) for segment in segments)
+    assert not any(error(events) for events in allowed)
+    assert isinstance(event, Placed) and error(more) == LOCAL_CATASTROPHIC
+
+
 @given(seed=st.integers(0, 1 << 32), shuffled=st.booleans())
 @settings(max_examples=100)
 def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuffled: bool) -> None:

@@ -25,7 +25,7 @@ from ddp_rnic.hdl.sctp.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import commands
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import WAITING
+from ddp_rnic.hdl.spec.ddp import OVERTAKES, WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
@@ -355,7 +355,14 @@ class Play(Tables):
         self._tell(end, Told(initiate))
         end.session = Session(end.number - FIRST)
         end.session.control(initiate, LIMITS if initiate is not Function.INITIATE else b"")
-        end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1, waiting=WAITING)
+        end.sink = DataSink(
+            self._model,
+            stream=end.number,
+            pd=end.number,
+            first=1,
+            waiting=WAITING,
+            overtakes=OVERTAKES,
+        )
         end.sink.post(QN, BUFFER)
         end.seen.clear()
 

@@ -404,8 +404,8 @@ def test_a_second_path_is_of_the_same_association() -> None:
 # -- frames --
 
 
-@pytest.mark.parametrize(("kind", "width"), [(0x0F, 64), (0x40, 512), (0x82, 64), (0xC1, 64)])
-def test_an_unknown_chunk_may_end_its_packet(kind: int, width: int) -> None:
+@pytest.mark.parametrize("kind", [0x0F, 0x40, 0x82, 0xC1])
+def test_an_unknown_chunk_may_end_its_packet(kind: int) -> None:
     """RFC 9260 section 3.2, the highest bits of a type that is not recognized.
 
     00 and 01: "discard the unrecognized chunk and all further chunks". 10 and 11: "Skip this chunk
@@ -426,8 +426,7 @@ def test_an_unknown_chunk_may_end_its_packet(kind: int, width: int) -> None:
     assert reasons[odd:] == [Diversion.CHUNK] * (1 if skipped else 2)
     assert [each.completion.length for each in golden(planned).deliveries] == [6, 6, 4]
     memory = planned.memory.copy()
-    config = replace(planned.config, width=width)
-    outcome = load("compiled").run(config, planned.operations, memory, ring=planned.ring)
+    outcome = load("compiled").run(planned.config, planned.operations, memory, ring=planned.ring)
     assert find_differences(planned, outcome, memory) == []
 
 

@@ -335,6 +335,8 @@ class Precedence(wiring.Component):
             write.en.eq(stores),
             write.addr.eq(number),
             write.data.eq(becomes),
+            becomes.overtakes.eq(
+                Mux(entry.found.first, 0, state.overtakes) + entry.found.over),
             failures.i.valid.eq(fails),
             failures.i.payload.eq(failing),
         ]
@@ -359,13 +361,12 @@ class Precedence(wiring.Component):
         here = (first + index)[:len(first)]
         found = self._search(m, entry, held, asks, here)
         adds, keeps = found.adds, found.keeps
-        failed, overtakes = Signal(), Signal.like(state.overtakes)
+        failed = Signal()
         m.d.comb += [
             messages.address[0].eq(Cat(here, number)),
             write.payload.address.eq(Cat((first + count)[:len(first)], number)),
             becomes.first.eq(first),
             becomes.count.eq(count),
-            becomes.overtakes.eq(overtakes),
         ]
         self._show(m, kept, entry, held, failed)
         excess = self._judge(m, entry, state, count, found)
@@ -373,7 +374,6 @@ class Precedence(wiring.Component):
             with m.State("Pass"):
                 m.d.sync += [
                     first.eq(state.first), count.eq(Mux(entry.found.first, 0, state.count)),
-                    overtakes.eq(Mux(entry.found.first, 0, state.overtakes + entry.found.over)),
                     index.eq(0), found.has_earlier.eq(0), found.has_own.eq(0),
                     failed.eq(entry.entry.status != completion.Status.DELIVERED),
                 ]

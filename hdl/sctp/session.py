@@ -162,9 +162,10 @@ class Session(wiring.Component):
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
     one item per cycle. A command, and the delivery of a Terminate, cost ``CALM`` and 8 cycles. A
     control message with DDP-SSN 0, and an ILLEGAL item, wait until every item taken before is in
-    memory, and so does an item after a FORGET. A session that begins, or is forgotten, costs
-    ``CALM`` cycles and two for each slot of its stream. Reset: the states stay. Errors: reported
-    through ``events``. While there is no room for an event, no item is taken; no event is lost.
+    memory, and so do a command after an ILLEGAL item and an item after a FORGET. A session that
+    begins, or is forgotten, costs ``CALM`` cycles and two for each slot of its stream. Reset: the
+    states stay. Errors: reported through ``events``. While there is no room for an event, no item
+    is taken; no event is lost.
 
     Parameters
     ----------
@@ -277,7 +278,9 @@ class Session(wiring.Component):
             full.eq(calm[-1]),
             item.ready.eq(go & Mux(item.payload.first, first, ~other)),
             over.ready.eq(full),
-            wrong.ready.eq(full & ~over.valid & (self.idle | command.valid)),
+            # Items taken before an illegal one are still delivered, whatever the host commands. A
+            # command waits until then: no item enters meanwhile, and delivery needs the bus alone.
+            wrong.ready.eq(full & ~over.valid & self.idle),
             command.ready.eq(full & ~over.valid & ~wrong.valid & ~asked & ~first),
             asks.eq(full & ~over.valid & ~wrong.valid & self.idle & ~first
                     & item.valid & item.payload.first & (asked | ~command.valid)),

@@ -457,6 +457,60 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     assert bench.events == []
 
 
+@pytest.mark.parametrize("number, function, state", [
+    (2, Function.PAST, State.CLOSED),
+    (2, Function.FORGET, State.CLOSED),
+    (1, Function.PAST, State.ABORTED),
+    (1, Function.TERMINATE, State.ABORTED),
+    (1, Function.ABORT, State.ABORTED),
+])
+def test_no_command_takes_a_message_away_that_came_before_an_illegal_item(number, function, state):
+    """RFC 5041 section 5.3 has a message delivered once it is complete and all before it are. The
+    messages are on their way to memory, for much longer than a command takes, while the host gives
+    commands for the stream, or for another one."""
+    bench = Bench(delay=400)
+    waited = 0
+
+    async def testbench(ctx):
+        nonlocal waited
+        await open_active(bench, ctx, 1)
+        for ssn in range(1, 5):
+            bench.offer(1, ssn)
+        bench.offer(1, 5, INVALID)
+        bench.offer(1, 6)
+        await bench.step(ctx, 3 * LATENCY)
+        assert bench.last(2) == [Verdict.ILLEGAL, Verdict.SILENT] and not bench.events
+        begin = bench.cycle
+        for _ in range(3):
+            assert await bench.tell(ctx, number, function) == (True, state)
+            waited = waited or bench.cycle - begin
+
+    bench.run(testbench)
+    assert [record[1] for record in bench.records] == list(range(5))
+    assert bench.events == [(1, Reason.MALFORMED, State.ESTABLISHED)]
+    assert waited < 400 + 100, "the command waits for these messages, and not longer"
+
+
+def test_commands_and_illegal_items_take_turns():
+    """Neither waits for ever: each stream's session is aborted, and the host opens it again."""
+    bench = Bench(delay=90)
+    rounds = 6
+
+    async def testbench(ctx):
+        for _ in range(rounds):
+            for number in range(STREAMS):
+                bench.offer(number, 0, INITIATE)
+                bench.offer(number, 1, INVALID)
+            while bench.offers or bench.undone or bench.asked:
+                await bench.tell(ctx, bench.rng.randrange(STREAMS), Function.PAST)
+                await bench.step(ctx, bench.rng.randrange(60))
+
+    bench.run(testbench)
+    assert sorted(bench.events) == sorted([
+        (number, Reason.MALFORMED, State.INITIATE_RECEIVED) for number in range(STREAMS)] * rounds)
+    assert len(bench.answers) > rounds and len(bench.records) == rounds * STREAMS
+
+
 @pytest.mark.parametrize("told", (True, False))
 def test_a_session_outlasts_its_association_s_tsns_if_the_host_reports_the_past(told):
     """RFC 9260 section 1.6: serial numbers are compared within 2^31."""

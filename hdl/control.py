@@ -36,6 +36,7 @@ from .send.segmenter import Mulpdu, NextMsn
 from .send.sent import Released, SendBinding
 from .send.work import QUEUES
 from .spec import regs
+from .spec.net import slot_bits
 from .spec.sctp import Function
 from .spec.send import LONGEST_SEGMENT, READS
 from .spec.stag import FIELDS
@@ -565,15 +566,15 @@ class Control(wiring.Component):
         m.d.comb += doorbell.eq(Mux(through, registers.word, registers.send_doorbell))
         state, found = send.set.payload.state, send.state
         known, has_queue, has_cq, ring = Signal(), Signal(), Signal(), send.ring.payload
-        has_path = self._paths(m, registers)
+        has_path, placed = self._paths(m, registers), self._has_place(m, registers)
         m.d.sync += [
             known.eq(self._known(number)),
             has_queue.eq(self._known(number) & (registers.send_qn < QUEUES)),
             has_cq.eq(registers.send_ring_size[16:24] < self.config.completion_queues),
         ]
         for command, name, allowed in (
-            (registers.send_commit, "set", known),
-            (registers.send_commit, "opens", known),
+            (registers.send_commit, "set", placed),
+            (registers.send_commit, "opens", placed),
             (registers.send_limit_commit, "limits", known),
             (registers.send_ring_commit, "ring", known),
             (registers.send_msn_commit, "msns", has_queue),
@@ -671,7 +672,15 @@ class Control(wiring.Component):
 
     def _over_sctp(self, registers):
         """Returns whether the stream that is opened sends over SCTP."""
-        return (registers.send_flags[4] | (not self.config.mpa)) if self.config.senders else 0
+        return (registers.send_flags[4] | (not self.config.mpa)) if self.config.senders else C(0)
+
+    def _has_place(self, m, registers):
+        """Returns whether SEND_STREAM exists and, if it sends over SCTP, its association does."""
+        known, senders = Signal(), self.config.senders
+        exists = registers.send_chunks[:16] < senders if senders else 0
+        m.d.sync += known.eq(
+            self._known(registers.send_stream) & (~self._over_sctp(registers) | exists))
+        return known
 
     def _paths(self, m, registers):
         """Connects the paths of associations; returns whether PATH_ASSOCIATION is one of them."""
@@ -689,7 +698,7 @@ class Control(wiring.Component):
             state.limited.eq(registers.send_flags[3]),
             opens.association.eq(registers.send_chunks),
             self.send.path.payload.first.eq(registers.path_streams),
-            self.send.path.payload.count.eq(registers.path_streams[16:]),
+            self.send.path.payload.count.eq(self._existing(m, registers.path_streams)),
             limit.association.eq(number),
             limit.tsn.eq(registers.path_limit_tsn),
             limit.octets.eq(registers.path_limit_octets),
@@ -707,18 +716,32 @@ class Control(wiring.Component):
         ]
         return known
 
+    def _existing(self, m, range_):
+        """Returns how many of an association's streams exist.
+
+        ``range_``: the first stream and the number of streams, in a register that was written some
+        cycles before.
+        """
+        streams, first, count = self.config.streams, range_[:16], range_[16:]
+        room, existing = Signal(range(streams + 1)), Signal(range(streams + 1))
+        m.d.sync += [
+            room.eq(Mux(self._known(first), streams - first[:exact_log2(streams)], 0)),
+            existing.eq(Mux(count < room, count, room)),
+        ]
+        return existing
+
     def _sctp(self, m, registers):
         """Connects associations, sessions, guidance and counters of SCTP."""
         sctp, config = self.sctp, self.config
         write, entry = sctp.associations.payload, sctp.associations.payload.entry
-        command, busy = sctp.command, Signal()
+        command, busy, exists = sctp.command, Signal(), Signal()
         answer = Signal(Answer())
         m.d.comb += [
             registers.cap_owner.eq(config.owner_entries),
             registers.cap_window.eq(config.window),
             # The registers stay while the table is written word by word: the host's next access
             # takes four cycles.
-            sctp.associations.valid.eq(registers.assoc_commit),
+            sctp.associations.valid.eq(registers.assoc_commit & exists),
             write.way.eq(registers.assoc_slot[16]),
             write.slot.eq(registers.assoc_slot),
             *(entry[name].eq(Cat(getattr(registers, f"assoc_{end}{k}") for k in range(4)))
@@ -730,7 +753,7 @@ class Control(wiring.Component):
             entry.v6.eq(registers.assoc_flags[1]),
             entry.association.eq(registers.assoc_flags[16:]),
             entry.first.eq(registers.assoc_streams[:16]),
-            entry.streams.eq(registers.assoc_streams[16:]),
+            entry.streams.eq(self._existing(m, registers.assoc_streams)),
             command.payload.stream.eq(registers.session_stream),
             command.payload.function.eq(registers.session_function),
             command.payload.tsn.eq(registers.session_tsn),
@@ -739,8 +762,12 @@ class Control(wiring.Component):
             sctp.look.eq(registers.session_stream),
             registers.guide_next.eq(sctp.next),
         ]
-        # A command for a stream or with a function that does not exist has no effect.
+        # A command for a stream, or with a function, association or slot, that does not exist has
+        # no effect.
         known = Signal()
+        m.d.sync += exists.eq(~Cat(
+            registers.assoc_flags[16 + exact_log2(config.associations):],
+            registers.assoc_slot[slot_bits(config.associations):9]).any())
         m.d.sync += known.eq(self._known(registers.session_stream)
                              & (registers.session_function <= max(Function)))
         with m.If(registers.session_command):

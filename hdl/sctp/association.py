@@ -29,7 +29,8 @@ class AssociationEntry(data.StructLayout):
     first : 16
         DDP Stream of SCTP stream 0.
     streams : 16
-        SCTP streams that are DDP Streams; those from this number on are not.
+        SCTP streams that are DDP Streams; those from this number on are not. The device has all
+        of these DDP Streams: Control counts no others.
     """
 
     def __init__(self, associations):

@@ -546,7 +546,7 @@ REGISTERS = (
         "ASSOC_STREAMS",
         0x1B8,
         "rw",
-        "DDP Streams of the association.",
+        "DDP Streams of the association. A number past the device's last stream is none.",
         (
             _f("first", 0, 16, "The DDP Stream of SCTP stream 0."),
             _f("count", 16, 16, "How many SCTP streams, from 0 on, are DDP Streams."),
@@ -975,7 +975,8 @@ REGISTERS = (
         0x36C,
         "rw",
         "The streams of the association, for PATH_COMMIT. No stream may be one of two associations;"
-        " with a count of 0 the association has none.",
+        " a number past the device's last stream is none; with a count of 0 the association has"
+        " none.",
         (
             _f("first", 0, 16, "The first one."),
             _f("count", 16, 16, "How many follow one another."),

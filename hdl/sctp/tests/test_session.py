@@ -492,7 +492,7 @@ def test_no_command_takes_a_message_away_that_came_before_an_illegal_item(number
 
 
 def test_commands_and_illegal_items_take_turns():
-    """Neither waits for ever: each stream's session is aborted, and the host opens it again."""
+    """Both come to an end: each stream's session is aborted, and the host opens it again."""
     bench = Bench(delay=90)
     rounds = 6
 

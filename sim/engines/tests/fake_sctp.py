@@ -118,12 +118,17 @@ class FakeSctp:
         width = slot_bits(self.device.config.associations)
         assert hash_way(nest[0], key, width) == nest[1], "the entry would never be found"
         assert flags["number"] < self.device.config.associations
-        assert streams["first"] + streams["count"] <= self.device.config.streams
-        self.entries[nest] = key, flags["number"], streams["first"], streams["count"]
+        # The SCTP streams for which the device has no DDP Stream are none of the association.
+        room = max(0, self.device.config.streams - streams["first"])
+        count = min(streams["count"], room)
+        self.entries[nest] = key, flags["number"], streams["first"], count
 
     def command(self) -> None:
         """Executes SESSION_COMMAND."""
         values = self.device.values
+        self.answer = 0
+        if values["SESSION_STREAM"] >= self.device.config.streams:
+            return
         function = Function(values["SESSION_FUNCTION"])
         session = self.sessions.setdefault(values["SESSION_STREAM"], _Session())
         if function is Function.FORGET:

@@ -20,8 +20,9 @@ from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import QUEUE_OVERRUN
-from ddp_rnic.hdl.spec.net import internet_sum
-from ddp_rnic.hdl.spec.sctp import Diversion
+from ddp_rnic.hdl.spec.net import insert, internet_sum
+from ddp_rnic.hdl.spec.sctp import Diversion, State
+from ddp_rnic.hdl.spec.sctp import Function as Told
 from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture import layers, pcap
 from ddp_rnic.sim.engines import verilator
@@ -55,7 +56,8 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
-from ddp_rnic.sim.replay.load import SctpLoad
+from ddp_rnic.sim.replay.load import KEY, TSN, SctpLoad
+from ddp_rnic.sim.replay.load import frame as load_frame
 
 
 def engines(names: str, first: tuple[Any, ...], *others: tuple[Any, ...]) -> pytest.MarkDecorator:
@@ -735,6 +737,52 @@ def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     assert accept.reason == Diversion.CONTROL and accept.stream == outcome.completions[0].stream
     first = outcome.writes["cycle"][count // 4 * sctp.beats_out :: sctp.beats_out].astype(int)
     assert first[-1] - first[0] == (len(first) - 1) * sctp.limit
+
+
+@pytest.mark.parametrize("engine", ["fake", "compiled", *long("cocotb")])
+def test_no_association_reaches_past_the_last_stream(engine: str) -> None:
+    """A chunk for a stream that the device does not have is one of no DDP Stream: it has no effect
+    on the stream of another association whose number is the lower part of that sum."""
+    config, first, other = RnicConfig(sctp=True), RnicConfig.streams - 2, 2
+    (move,) = insert({}, KEY, config.associations)
+    sids = 1, 2, 2 + other, 65536 - first + other  # all but the first are beyond the last stream
+
+    def tell(stream: int, function: Told, **taken: bool) -> list[WriteRegister | Poll]:
+        return operations_of(commands.tell_session(stream, function, TSN - 1, **taken))
+
+    def state(stream: int, state: State) -> list[WriteRegister | Poll]:
+        answer = regs.pack("SESSION_ANSWER", state=state, taken=1)
+        mask = regs.pack("SESSION_ANSWER", state=7, taken=1, busy=1)
+        return [*tell(stream, Told.PAST), Poll(regs.address("SESSION_ANSWER"), mask, answer)]
+
+    junk = [DataChunk(TSN + k, sid, 77, b"\0\5bad") for k, sid in enumerate(sids)]
+    memory = np.full(1 << 17, 0xEE, np.uint8)
+    ring = Ring(1 << 15, 10, config.completion_queues)
+    runner = FakeEngine() if engine == "fake" else load(engine)
+    outcome = runner.run(
+        config,
+        [
+            *ring.program(),
+            *operations_of(commands.set_association(move, first=first, count=0xFFFF, number=5)),
+            Drain(),
+            *tell(other, Told.FORGET, taken=True),
+            *tell(other, Told.INITIATE, taken=True),
+            *(load_frame((each,)) for each in junk),
+            Drain(),
+            # Nor has a command for a stream that does not exist an effect on that stream.
+            *tell(config.streams + other, Told.ABORT),
+            *state(other, State.INITIATE_SENT),
+            *state(first + 1, State.ABORTED),
+        ],
+        memory, ring=ring,
+    )  # fmt: skip
+    sessions = [each.stream for each in outcome.completions if each.kind is Kind.SESSION]
+    chunks = [each.stream for each in outcome.completions if each.kind is Kind.CHUNK]
+    assert sessions == chunks == [first + 1]
+    assert [each.kind for each in outcome.completions].count(Kind.PACKET) == len(sids) - 1
+    assert [(each.reason, each.stream, each.sequence) for each in outcome.exceptions] == [
+        (Diversion.DATA, 5, each.tsn) for each in junk
+    ]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

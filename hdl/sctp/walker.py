@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.buffer import Store
 from ..lib.crc32c import Checksum, Slice
 from ..lib.stream import Queue, any_of, nibbles
-from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
+from ..spec.sctp import DATA_HEADER, LAST_OF_PACKET, SSN, ChunkType, DataFlag, Ppid
 from .chunks import HEADER_WORDS, ChunkScan
 from .frame import FrameBeat
 
@@ -105,7 +105,8 @@ class SctpWalker(wiring.Component):
     the packet buffer once, as received, and is given to the CRC unit if it has words of an SCTP
     packet. A chunk may begin at any word. Each chunk becomes an item, up to and including the first
     one whose length is wrong, and so does the end of each frame. After a chunk that ends its packet
-    (see Unknown chunks in :mod:`~..spec.sctp`), all chunks of the packet have the kind CHUNK.
+    (see Chunks that end a packet in :mod:`~..spec.sctp`), all chunks of the packet have the kind
+    CHUNK.
 
     Latency: from a beat to its slice 7 cycles; to the items that begin in it 9 at 64 and 128 bits,
     and 10 at 256 and 512, once the five beats after it or the rest of the frame have arrived.
@@ -404,7 +405,8 @@ class _Items(wiring.Component):
         m.d.sync += [
             frame.eq(later.frame),
             is_data.eq(octets[0] == ChunkType.DATA),
-            ends_packet.eq(~octets[0][7] & (octets[0][4:7].any() | octets[0][:4].all())),
+            ends_packet.eq(~octets[0][7] & (octets[0][4:7].any() | any_of(
+                octets[0][:4] == kind for kind in (*LAST_OF_PACKET, 15)))),
             is_unordered.eq((octets[1] & DataFlag.UNORDERED).any()),
             is_whole.eq((octets[1] & whole) == whole),
             fits.eq(length[5:].any() | (length[4] & length[1:4].any())),

@@ -34,9 +34,12 @@ these ways, each permitted by the sentence that is quoted:
 * **Fragments.** A fragment of a message with PPID 16 or 17 and the Unordered option is HELD, each
   time it arrives, with DDP-SSN 0 in its record, whatever the state of its stream. Section 9: "SCTP
   data chunk fragmentation MUST NOT be used unless the alternative is IP fragmentation."
-* **Unknown chunks.** A type from 15 to 127 is none of RFC 9260, and its highest bit is 0. Section
-  3.2 has a receiver discard such a chunk "and all further chunks" of the packet. The device places
-  none of them, and forwards each one to the host as CHUNK; the host discards them.
+* **Chunks that end a packet.** A type from 15 to 127 is none of RFC 9260, and its highest bit is 0.
+  Section 3.2 has a receiver discard such a chunk "and all further chunks" of the packet. INIT, INIT
+  ACK and SHUTDOWN COMPLETE must be alone in their packet (section 3), and chunks after an ABORT
+  "will be ignored by the receiver" (section 3.3.7). The device places no chunk after one of these,
+  and forwards each one to the host as CHUNK; the host discards them. Chunks before it are handled
+  as ever.
 * **Illegal chunks** have the Reason MALFORMED if they are no DDP message, and SEQUENCE otherwise.
   An Initiate, an Accept or a Reject with a DDP-SSN other than 0 is ILLEGAL when it arrives: no
   pattern of sections 6.2 to 6.4 has one, whatever precedes it. A Terminate changes the State when
@@ -74,6 +77,10 @@ class ChunkType(IntEnum):
     """Chunk types that the gateware handles; all others are forwarded to the host."""
 
     DATA = 0
+
+
+#: INIT, INIT ACK, ABORT and SHUTDOWN COMPLETE: no chunk that follows one in its packet counts.
+LAST_OF_PACKET = 1, 2, 6, 14
 
 
 class DataFlag(IntFlag):

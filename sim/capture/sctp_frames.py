@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import NamedTuple
 
 from ...hdl.spec.net import SCTP_UDP_PORT
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
 from ...sw_driver.verbs.handed_back import frame_of
-from ..model.sctp import ChunkType, checksum, ends_packet
+from ..model.sctp import ChunkType, checksum, processed
 from .layers import SCTP, IpPacket, with_header_sum
 from .pcap import Frame
 from .spool import Again, Kept
@@ -108,7 +107,8 @@ class SctpFrame:
     @property
     def processed(self) -> tuple[RawChunk, ...]:
         """The chunks that a receiver does not discard unread; none if :attr:`chunks` is None."""
-        return tuple(takewhile(lambda chunk: not ends_packet(chunk.type), self.chunks or ()))
+        chunks = self.chunks or ()
+        return chunks[: processed([chunk.type for chunk in chunks])]
 
     @property
     def sound(self) -> bool:

@@ -62,7 +62,6 @@ _UNDER_WAY = 128
 #: How many messages ahead of the next one a queue can hold buffers for.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
 #: The chunks that are alone in their packet, RFC 9260 section 3.
-_ALONE = (ChunkType.INIT, ChunkType.INIT_ACK, ChunkType.SHUTDOWN_COMPLETE)
 #: The states in which a Segment is placed.
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
 #: How many Initiates may wait: as many as there are SCTP streams, because the capture's host chose.
@@ -1123,17 +1122,12 @@ def _is_fragment(data: DataChunk) -> bool:
 def _acceptable(frame: SctpFrame) -> list[RawChunk]:
     """Returns the chunks of a sound packet that are where RFC 9260 allows them.
 
-    Section 3: some "MUST NOT be bundled with any other chunk". Section 8.5.1: a packet with the
-    Verification Tag 0 contains "only an INIT chunk"; no other packet contains one.
+    Section 8.5.1: a packet with the Verification Tag 0 contains "only an INIT chunk"; no other
+    packet contains one.
     """
     assert frame.ends is not None
-    chunks, tag = frame.chunks or (), frame.ends.tag
-    return [
-        chunk
-        for chunk in frame.processed
-        if (len(chunks) == 1 or chunk.type not in _ALONE)
-        and (chunk.type == ChunkType.INIT) == (tag == 0)
-    ]
+    initial = frame.ends.tag == 0
+    return [chunk for chunk in frame.processed if (chunk.type == ChunkType.INIT) == initial]
 
 
 def _sender_and_receiver(frame: SctpFrame) -> tuple[Endpoint, Endpoint]:

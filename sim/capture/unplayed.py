@@ -207,5 +207,5 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
         )
         found.add("DATA chunk", reason, frame)
     elif item.diversion is Diversion.CHUNK and item.raw[0] == ChunkType.DATA:
-        reason = "after a chunk of an unknown type that ends its packet, RFC 9260 section 3.2"
+        reason = "after a chunk that ends its packet, RFC 9260 sections 3, 3.2 and 3.3.7"
         found.add("DATA chunk", reason, frame)

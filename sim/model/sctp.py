@@ -9,7 +9,7 @@ of their arrival, each with its number in the sender's order, for :class:`~.ddp.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, auto
 
@@ -45,8 +45,8 @@ __all__ = [
     "bundle",
     "checksum",
     "decode_payload",
-    "ends_packet",
     "maximum_segment",
+    "processed",
 ]
 
 
@@ -320,6 +320,24 @@ class Packet:
             )
         return cls(source, destination, tag, tuple(_chunks(octets[cls._format.size :])))
 
+    @property
+    def processed(self) -> tuple[AnyChunk, ...]:
+        """The chunks that a receiver does not discard unread."""
+        return self.chunks[: processed([_type(chunk) for chunk in self.chunks])]
+
+
+def _type(chunk: AnyChunk) -> int:
+    """Returns the type of a chunk."""
+    match chunk:
+        case Chunk():
+            return chunk.type
+        case InitChunk():
+            return ChunkType.INIT_ACK if chunk.acknowledges else ChunkType.INIT
+        case DataChunk():
+            return ChunkType.DATA
+        case SackChunk():
+            return ChunkType.SACK
+
 
 def _chunks(octets: bytes) -> Iterator[AnyChunk]:
     while octets:
@@ -333,13 +351,26 @@ def _chunks(octets: bytes) -> Iterator[AnyChunk]:
         octets = octets[length + -length % 4 :]
 
 
-def ends_packet(kind: int) -> bool:
-    """Returns True if a receiver discards a chunk of this type with all that follow it.
+#: Chunk types that, by RFC 9260 section 3, "MUST NOT be bundled with any other chunk".
+_ALONE = (ChunkType.INIT, ChunkType.INIT_ACK, ChunkType.SHUTDOWN_COMPLETE)
+
+
+def processed(kinds: Sequence[int]) -> int:
+    """Returns how many chunks of a packet a receiver does not discard; ``kinds`` are their types.
 
     RFC 9260 section 3.2: a receiver that does not recognize a type whose highest bit is 0 has to
-    "discard the unrecognized chunk and all further chunks".
+    "discard the unrecognized chunk and all further chunks". Section 12.3: "The receiver of an INIT
+    chunk MUST silently discard the INIT chunk and all further chunks if the INIT chunk is bundled
+    with other chunks"; the same is done with the other types that must be alone. Section 3.3.7:
+    "DATA chunks MUST NOT be bundled with ABORT chunks", and control chunks after an ABORT "will be
+    ignored by the receiver".
     """
-    return kind < 0x80 and kind not in set(ChunkType)
+    for number, kind in enumerate(kinds):
+        if kind == ChunkType.ABORT:
+            return number + 1
+        if (kind in _ALONE and len(kinds) > 1) or (kind < 0x80 and kind not in set(ChunkType)):
+            return number
+    return len(kinds)
 
 
 def bundle(
@@ -867,9 +898,7 @@ class Association:
         except ProtocolError as error:
             return [Discarded(str(error))]
         events: list[SctpEvent] = []
-        for chunk in parsed.chunks:
-            if isinstance(chunk, Chunk) and ends_packet(chunk.type):
-                break
+        for chunk in parsed.processed:
             if isinstance(chunk, InitChunk):
                 self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
                 if self.peer is None:
@@ -890,9 +919,7 @@ class Association:
         except ProtocolError as error:
             return [Discarded(str(error))]  # RFC 9260 section 6.8: "silently discarded"
         events: list[SctpEvent] = []
-        for chunk in parsed.chunks:
-            if isinstance(chunk, Chunk) and ends_packet(chunk.type):
-                break
+        for chunk in parsed.processed:
             # RFC 9260 section 8.5: an INIT has tag zero, everything else this end's tag.
             if isinstance(chunk, InitChunk) and not chunk.acknowledges:
                 if parsed.tag == 0:

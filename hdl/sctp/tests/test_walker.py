@@ -57,7 +57,8 @@ def any_chunk(rng, longest=200):
     size = rng.choice((rng.randrange(40), rng.randrange(longest)))
     match rng.randrange(8):
         case 0:
-            return Chunk(rng.randrange(1, 256), rng.randrange(256), rng.randbytes(rng.randrange(9)))
+            kind = rng.choice((rng.randrange(1, 256), rng.choice((1, 2, 6, 10, 14, 15))))
+            return Chunk(kind, rng.randrange(256), rng.randbytes(rng.randrange(9)))
         case 1:
             return SackChunk(rng.getrandbits(32))
         case 2:
@@ -94,7 +95,6 @@ def wanted(frame, words):
             kind, flags, length = struct.unpack_from(">BBH", octets, 4 * at)
             fields = {"start": at, "length": length}
             what = Kind.CHUNK
-            over |= 15 <= kind < 128
             if over:
                 pass
             elif kind == 0 and (length < 17 or 4 * (limit - at) < 20):
@@ -112,6 +112,7 @@ def wanted(frame, words):
                     body = octets[4 * at + 18 : min(4 * at + length, 4 * limit)][:18]
                     fields["header"] = struct.pack(">H", length - 18) + body
             items.append((what, fields))
+            over |= 15 <= kind < 128 or kind in (1, 2, 6, 14)
             if length < 4 or (kind == 0 and length < 17):
                 break
             at += (length + 3) // 4

@@ -177,12 +177,13 @@ class FakeSctp:
         self.counters["FRAMES"] += 1
         over = False
         for number, chunk in enumerate(chunks, 1):
-            over |= 15 <= chunk[0] < 128  # RFC 9260 section 3.2: such a type ends the packet
             if over or chunk[0]:
                 self._divert(association, 0, chunk, Diversion.CHUNK)
                 told = False
             else:
                 told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
+            # RFC 9260 sections 3, 3.2 and 3.3.7: such a type ends the packet.
+            over |= 15 <= chunk[0] < 128 or chunk[0] in (1, 2, 6, 14)
         if not chunks or not told:
             self.device.complete(
                 Completion(kind=Kind.PACKET, length=len(chunks), cookie=association << 16)

@@ -807,6 +807,31 @@ def test_duplicate_tsns_are_dropped() -> None:
     assert pair.b.session(0).state is State.ESTABLISHED
 
 
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        *((kind, True) for kind in (ChunkType.INIT, ChunkType.INIT_ACK, ChunkType.ABORT)),
+        *((kind, True) for kind in (ChunkType.SHUTDOWN_COMPLETE, 15, 127)),
+        *((kind, False) for kind in (ChunkType.COOKIE_ACK, ChunkType.SHUTDOWN, 128, 255)),
+    ],
+)
+def test_data_after_a_chunk_that_ends_its_packet_is_discarded(kind: int, ends: bool) -> None:
+    """RFC 9260 section 12.3: "The receiver of an INIT chunk MUST silently discard the INIT chunk
+    and all further chunks if the INIT chunk is bundled with other chunks". Section 3.3.7: "DATA
+    chunks MUST NOT be bundled with ABORT chunks"; other chunks after one "will be ignored by the
+    receiver".
+    """
+    pair = Pair()
+    pair.establish()
+    one, two = (DataChunk(0xFFFFFFFE + n, 0, SEGMENT, segment(n)) for n in (1, 2))
+    two = replace(two, tsn=0)
+    init = InitChunk(9, 9, 1, 1, acknowledges=kind == ChunkType.INIT_ACK)
+    odd = init if kind in (ChunkType.INIT, ChunkType.INIT_ACK) else Chunk(kind)
+    assert segments(pair.to_b(0xB, one, odd, two)) == [1] + [2] * (not ends)
+    assert segments(pair.to_b(0xB, two)) == [2] * ends, "the sender repeats it"
+    assert pair.b.peer is not None and pair.b.peer.tag == 0xA
+
+
 @pytest.mark.parametrize("adaptation", [None, 2])
 def test_without_the_ddp_indication_there_is_no_ddp(adaptation: int | None) -> None:
     """RFC 5043 section 11.1: "DDP procedures MUST NOT be performed upon this association"."""

@@ -440,9 +440,9 @@ class Play(Tables):
         elif fate is Fate.TAKEN:
             over = False
             for number, chunk in enumerate(chunks, 1):
-                # RFC 9260 section 3.2: such a type ends the packet.
-                over |= 15 <= chunk[0] < 128
                 told = self._take(chunk, over=over, ends=number == len(chunks))
+                # RFC 9260 sections 3, 3.2 and 3.3.7: such a type ends the packet.
+                over |= 15 <= chunk[0] < 128 or chunk[0] in (1, 2, 6, 14)
             if not chunks or not told:
                 self._entry(Kind.PACKET, length=len(chunks), cookie=ASSOCIATION << 16)
         return fate
@@ -833,6 +833,11 @@ def others(play: Play) -> Frames:
         for count in (1, 5, 13):
             chunks = [play.data(play.tagged(), ahead=ahead) for ahead in range(count)]
             yield f"{name}, {count} chunks, damaged", Frame(carrier.frame(packet_of(*chunks)), True)
+    for kind in (1, 2, 6, 10, 14, 15):
+        for first in (True, False):
+            before, *after = (play.data(play.tagged(), ahead=ahead) for ahead in range(3))
+            start = (Chunk(kind), before) if first else (before, Chunk(kind))
+            yield f"DATA beside a chunk of type {kind}", IPV4.frame(packet_of(*start, *after))
     for count in (MOST_CHUNKS - 1, MOST_CHUNKS, MOST_CHUNKS + 1, 1500):
         yield f"{count} chunks", IPV4.frame(packet_of(*[Chunk(0x3F)] * count))
     for size in (RnicConfig.buffer_octets + 4, 60000):

@@ -404,26 +404,32 @@ def test_a_second_path_is_of_the_same_association() -> None:
 # -- frames --
 
 
-@pytest.mark.parametrize("kind", [0x0F, 0x40, 0x82, 0xC1])
-def test_an_unknown_chunk_may_end_its_packet(kind: int) -> None:
+@pytest.mark.parametrize("kind", [0x0F, 0x40, 0x82, 0xC1, 1, 2, 14])
+def test_a_chunk_may_end_its_packet(kind: int) -> None:
     """RFC 9260 section 3.2, the highest bits of a type that is not recognized.
 
     00 and 01: "discard the unrecognized chunk and all further chunks". 10 and 11: "Skip this chunk
     and continue processing."
+
+    Section 12.3: "The receiver of an INIT chunk MUST silently discard the INIT chunk and all
+    further chunks if the INIT chunk is bundled with other chunks or the packet has a non-zero
+    Verification Tag." Section 3: "INIT, INIT ACK, and SHUTDOWN COMPLETE chunks MUST NOT be bundled
+    with any other chunk into an SCTP packet."
     """
     peers = opened()
     before, after = (peers.message(A, 0, text) for text in (b"before", b"behind"))
-    peers.send(A, before, Chunk(kind, 0, b"odd"), after)
+    odd = b"odd" if kind > 14 else struct.pack(">IIHHI", 99, 1 << 16, 9, 9, 1)
+    peers.send(A, before, Chunk(kind, 0, odd), after)
     skipped = kind >= 0x80
     if not skipped:
-        left = [each for each in left_out(peers.frames) if "section 3.2" in each]
+        left = [each for each in left_out(peers.frames) if "ends its packet" in each]
         assert len(left) == 1 and left[0].startswith("1 DATA chunk")
         peers.send(A, after)  # it was not acknowledged
     peers.send(A, peers.message(A, 0, b"next"))
     planned = plan_of(peers.frames)
     reasons = [each.reason for each in golden(planned).exceptions]
-    odd = next(n for n, each in enumerate(golden(planned).exceptions) if each.octets[0] == kind)
-    assert reasons[odd:] == [Diversion.CHUNK] * (1 if skipped else 2)
+    start = next(n for n, each in enumerate(golden(planned).exceptions) if each.octets[0] == kind)
+    assert reasons[start:] == [Diversion.CHUNK] * (1 if skipped else 2)
     assert [each.completion.length for each in golden(planned).deliveries] == [6, 6, 4]
     memory = planned.memory.copy()
     outcome = load("compiled").run(planned.config, planned.operations, memory, ring=planned.ring)

@@ -501,8 +501,8 @@ def answers_another(context: Context, sim: SimTransport, number: int) -> None:
 def test_initiates_that_wait_end_with_their_association(
     context: Context, simulated: SimTransport
 ) -> None:
-    """RFC 5043 section 6.4 lets a receiver limit them. One peer must not use up what is another
-    one's.
+    """RFC 5043 section 6.4 lets a receiver limit them. Those of one peer must not count for another
+    one.
     """
     association = unanswered(context, simulated)
     # The limit is that of each association: a host that never answers stops no other peer.

@@ -158,6 +158,8 @@ class Rnic(wiring.Component):
             self._send(m)
         if self.config.responder:
             self._respond(m)
+        if self.config.receive:
+            self._moves(m)
         self._idle(m)
         return m
 
@@ -417,6 +419,9 @@ class Rnic(wiring.Component):
             control.cleared.eq(commit.cleared.valid),
             control.retired.eq(delivery.retired),
             control.issued.eq(commit.issued),
+            control.record.came.eq(delivery.records.valid),
+            control.record.passed.eq(
+                (m.submodules.reports if self.config.sctp else delivery).passed),
             control.tally.eq(commit.tally),
             control.exception_dropped.eq(m.submodules.exceptions.dropped),
         ]
@@ -548,6 +553,14 @@ class Rnic(wiring.Component):
             posts.hold.eq(control.hold),
             m.submodules.commit.hold.eq(control.hold & posts.settled),
         ]
+
+    def _moves(self, m):
+        """Reports to the registers whether nothing waits on its way to the completion queues."""
+        moves = m.submodules.delivery.moves
+        if self.config.reader:
+            # The filters are one after the other: Delivery sees only one end of each.
+            moves = moves & m.submodules.reads.i.ready
+        m.d.comb += m.submodules.control.record.moves.eq(moves)
 
     def _idle(self, m):
         """Reports to the registers whether any data is still under way."""

@@ -123,7 +123,8 @@ class Control(wiring.Component):
     answered every read that it allowed. That of a stream also waits for :class:`.RecordFence`.
 
     Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
-    registers are 0. Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
+    registers are 0; all streams are disabled, one in each cycle, before a register can be written.
+    Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
     not exist has no effect.
 
     Parameters
@@ -134,6 +135,8 @@ class Control(wiring.Component):
     -------
     bus : In(AxiLite(17))
     stags, streams, pages : Out(table_write)
+    resetting : Out(1)
+        Not all streams were disabled since the reset.
     stag_index : Out(range(stags)), stag_entry : In(StagEntry)
         Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
     queues : Out(queue_host(config))
@@ -167,6 +170,7 @@ class Control(wiring.Component):
             "stags": Out(table_write(StagEntry(config.stags), config.stags)),
             "streams": Out(table_write(StreamEntry(), config.streams)),
             "pages": Out(table_write(PageEntry(), config.pages)),
+            "resetting": Out(1),
             "stag_index": Out(range(config.stags)),
             "stag_entry": In(StagEntry(config.stags)),
             "queues": Out(queue_host(config)),
@@ -280,10 +284,15 @@ class Control(wiring.Component):
         setting, page = self.streams.payload, self.pages.payload
         commit, known = Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
+        # The entries that the streams had before the reset are still in the table.
+        walk = Signal(range(self.config.streams + 1))
+        with m.If(self.resetting):
+            m.d.sync += walk.eq(walk + 1)
         m.d.comb += [
+            self.resetting.eq(~walk[-1]),
             commit.eq(registers.stream_commit & known),
-            self.streams.valid.eq(commit | (registers.revoke_stream & known)),
-            setting.index.eq(registers.stream_index),
+            self.streams.valid.eq(self.resetting | commit | (registers.revoke_stream & known)),
+            setting.index.eq(Mux(self.resetting, walk, registers.stream_index)),
             Cat(setting.entry.enable, setting.entry.llp).eq(
                 registers.stream_flags & registers.stream_commit.replicate(32)),
             setting.entry.pd.eq(registers.stream_pd),
@@ -342,7 +351,8 @@ class Control(wiring.Component):
         m.d.comb += [
             # Until a command was carried out, no register is written: the next write could change
             # the command's parameters, or be the next command.
-            registers.hold.eq(commit | revoke | wanted | self._waits()),
+            registers.hold.eq(
+                self.resetting | commit | revoke | wanted | self._waits()),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),

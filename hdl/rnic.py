@@ -91,8 +91,9 @@ class Rnic(wiring.Component):
 
     Latency: measured by ``rnic bench``. Throughput: a segment takes as many cycles as it has beats
     in the packet or on the bus, whichever is more. Reset: all streams are disabled and nothing is
-    in flight, if the reset lasts 32 cycles or more; table entries stay. Errors: reported as
-    events, in the registers.
+    in flight, if the reset lasts 32 cycles or more; the other table entries stay, and a register
+    can be written after as many cycles as there are streams. Errors: reported as events, in the
+    registers.
 
     Parameters
     ----------
@@ -390,6 +391,7 @@ class Rnic(wiring.Component):
         m.submodules.control = control = Control(self.config)
         wiring.connect(m, wiring.flipped(self.control), control.bus)
         wiring.connect(m, control.streams, m.submodules.streams.write)
+        m.d.comb += m.submodules.streams.hide.eq(control.resetting)
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.pages, m.submodules.pages.write)
         wiring.connect(m, control.queues, completing.host)

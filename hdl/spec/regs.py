@@ -13,7 +13,9 @@ for each purpose:
   clears the stream's error state. If the stream's error event was not read, the stream stays in
   error; ``STATUS.uncleared`` shows that once ``STATUS.clearing`` reads 0. The host reads the event
   and writes ``STREAM_COMMIT`` again. ``REVOKE_STREAM`` disables the stream and revokes the STags
-  bound to it.
+  bound to it; once ``STATUS.revoking`` reads 0, no message or error of the stream is on its way to
+  its queue or to the ``EVENT_*`` registers. A stream that has received segments is set up anew only
+  after that: otherwise old messages are reported as those of the new stream.
 * Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
   ``BUFFER_*`` registers and ``QUEUE_MSN``, then the number of a free slot to ``BUFFER_POST``.
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A

@@ -342,7 +342,7 @@ REGISTERS = (
         "wo",
         "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted. The"
         " value is the slot of the buffer table that then holds the buffer; no buffer that still"
-        " waits for a message may be in it.",
+        " waits for a message may be in it. A queue that is not open is open afterwards.",
     ),
     Register(
         "REVOKE_STREAM",
@@ -374,7 +374,9 @@ REGISTERS = (
         "EVENT_HEADER0",
         0x0D0,
         "ro",
-        "The LLP's length and then the DDP header, as received: octets 0 to 3, the first lowest.",
+        "The LLP's length and then the DDP header, as received: octets 0 to 3, the first lowest."
+        " Octets after the end of the segment, or of its packet, may be any that the device has"
+        " received: do not show them to the stream's client.",
     ),
     Register("EVENT_HEADER1", 0x0D4, "ro", "Octets 4 to 7 of the header."),
     Register("EVENT_HEADER2", 0x0D8, "ro", "Octets 8 to 11 of the header."),

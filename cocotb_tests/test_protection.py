@@ -28,7 +28,7 @@ from ddp_rnic.cocotb_tests.races import (
 from ddp_rnic.cocotb_tests.scenario import Scenario, device_of, tagged, untagged
 from ddp_rnic.hdl.lib.tests.long import NARROW, long
 from ddp_rnic.hdl.spec import commands, regs
-from ddp_rnic.hdl.spec.completion import OCTETS
+from ddp_rnic.hdl.spec.completion import OCTETS, Status
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
     BASE_OR_BOUNDS,
@@ -692,12 +692,12 @@ class Peers:
 
     def run(
         self, *operations: Operation, width: int, stalls: Stalls = UNSTALLED, ring: Ring = RING,
-        setup: Sequence[Operation] = (),
+        setup: Sequence[Operation] = (), faults: Sequence[range] = (),
     ) -> tuple[Outcome, np.ndarray]:  # fmt: skip
         memory = np.full(1 << 16, 0xEE, np.uint8)
         outcome = load("compiled").run(
             device_of(width), [*ring.program(), *self.setup, *setup, *operations], memory,
-            ring=ring, stalls=stalls,
+            ring=ring, stalls=stalls, faults=faults,
         )  # fmt: skip
         return outcome, memory
 
@@ -761,6 +761,63 @@ def test_a_stream_that_is_set_up_anew_stays_in_error_until_its_event_is_read(wid
     assert outcome.counters["ERRORS"] == 2 * 64
     for number in range(64):
         assert memory[8 * number :][:8].tobytes() == b"yes" + b"\xee" * 5
+
+
+EVENT = until(event=1), WriteRegister(regs.address("EVENT_POP"), 1)
+
+
+@pytest.mark.parametrize("width", [64, *long(512)])
+def test_a_message_of_a_stopped_stream_is_not_reported_once_the_stream_starts_anew(
+    width: int,
+) -> None:
+    """RFC 5041 section 5.4: delivered only if all of its segments "have been Placed".
+
+    The bus refuses the first segment of a message. The host sees that, stops the stream and starts
+    it anew, while the bus has not yet answered for the other segments.
+    """
+    for seed in range(8):
+        peers = Peers()
+        begin, *rest = (
+            peers.good(VICTIM, 64 * part, bytes(range(64)), last=part == 6) for part in range(7)
+        )
+        outcome, _ = peers.run(
+            replace(begin, octets=b"".join(each.octets for each in (begin, *rest))),
+            counted("ERRORS", 1), *operations_of(commands.revoke_stream(VICTIM)), *EVENT,
+            *peers.enable(VICTIM), peers.good(VICTIM, 512, b"next"),
+            width=width, stalls=Stalls(response=0.99, seed=seed), faults=[range(64)],
+        )  # fmt: skip
+        statuses = [(each.status, each.cookie) for each in outcome.completions]
+        assert statuses in (
+            [(Status.NOT_PLACED, 0), (Status.DELIVERED, 512)],
+            [(Status.DELIVERED, 512)],
+        )
+        assert not outcome.events
+
+
+@pytest.mark.parametrize("width", [64, *long(512)])
+def test_messages_after_one_that_was_dropped_are_not_reported_once_the_stream_starts_anew(
+    width: int,
+) -> None:
+    """RFC 5041 section 5.4: "each preceding DDP Message has been Delivered to the ULP".
+
+    The third message finds no room in its queue. Those after it are placed, but wait for a long
+    time for the segments of another stream, each of which overtakes a message.
+    """
+    peers = Peers()
+    slow = [tagged(STAG, 1024, b"slow", last=False, rsvdulp=number % 2) for number in range(120)]
+    packets = [peers.packet(BYSTANDER, segment) for segment in slow]
+    packets += [peers.good(VICTIM, 8 * part, b"message") for part in range(3)]
+    packets += [peers.packet(BYSTANDER, segment) for segment in slow]
+    packets += [peers.good(VICTIM, 8 * part, b"message") for part in range(3, 8)]
+    outcome, _ = peers.run(
+        Pause(), *packets, counted("ERRORS", 1), Resume(), Await(2),
+        *operations_of(commands.revoke_stream(VICTIM)), *EVENT,
+        *peers.enable(VICTIM), peers.good(VICTIM, 512, b"next"),
+        width=width, ring=Ring(0xF000, 1),
+    )  # fmt: skip
+    assert outcome.counters["PLACED_SEGMENTS"] == len(packets) + 1
+    assert [each.cookie for each in outcome.completions] == [0, 8, 512]
+    assert not outcome.events
 
 
 @pytest.mark.parametrize("erring", [1, 63], ids=["one-stream", "all-others"])

@@ -11,7 +11,7 @@ from .bus.pages import PageFence
 from .ddp.commit import ItemTally, Tally
 from .ddp.counters import Counters
 from .ddp.events import ErrorEvent
-from .ddp.fence import Fence, Sweep
+from .ddp.fence import Fence, RecordFence, Sweep
 from .ddp.moderation import InterruptModeration
 from .ddp.room import queue_host, queues_of
 from .ddp.segment import HEADER_WORDS
@@ -121,10 +121,11 @@ class Control(wiring.Component):
 
     A revocation removes the entry from its table. It is done once every segment that may have seen
     the entry was dropped, or was placed and the bus has responded for it; and once the bus has
-    answered every read that it allowed.
+    answered every read that it allowed. That of a stream also waits for :class:`.RecordFence`.
 
     Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
-    registers are 0. Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
+    registers are 0; all streams are disabled, one in each cycle, before a register can be written.
+    Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
     not exist has no effect.
 
     Parameters
@@ -135,6 +136,8 @@ class Control(wiring.Component):
     -------
     bus : In(AxiLite(17))
     stags, streams, pages : Out(table_write)
+    resetting : Out(1)
+        Not all streams were disabled since the reset.
     stag_index : Out(range(stags)), stag_entry : In(StagEntry)
         Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
     queues : Out(queue_host(config))
@@ -151,6 +154,8 @@ class Control(wiring.Component):
     events : In(stream.Signature(ErrorEvent(config)))
     issued, retired : In(16)
         Placements that were sent to the bus, and those that it has finished, modulo 2^16.
+    record : In
+        ``came``, ``passed`` and ``moves`` of :class:`~.ddp.fence.RecordFence`.
     tally : In(Tally()), exception_dropped : In(1)
         These, from ``queue`` on, in a device that receives only.
     sctp : Out(sctp_control(config))
@@ -166,6 +171,7 @@ class Control(wiring.Component):
             "stags": Out(table_write(StagEntry(config.stags), config.stags)),
             "streams": Out(table_write(StreamEntry(), config.streams)),
             "pages": Out(table_write(PageEntry(), config.pages)),
+            "resetting": Out(1),
             "stag_index": Out(range(config.stags)),
             "stag_entry": In(StagEntry(config.stags)),
             "queues": Out(queue_host(config)),
@@ -190,6 +196,8 @@ class Control(wiring.Component):
             "events": In(stream.Signature(ErrorEvent(config))),
             "issued": In(16),
             "retired": In(16),
+            "record": In(wiring.Signature(
+                {name: Out(1) for name in ("came", "passed", "moves")})),
             "tally": In(Tally()),
             "exception_dropped": In(1),
         }
@@ -277,10 +285,15 @@ class Control(wiring.Component):
         setting, page = self.streams.payload, self.pages.payload
         commit, known = Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
+        # The entries that the streams had before the reset are still in the table.
+        walk = Signal(range(self.config.streams + 1))
+        with m.If(self.resetting):
+            m.d.sync += walk.eq(walk + 1)
         m.d.comb += [
+            self.resetting.eq(~walk[-1]),
             commit.eq(registers.stream_commit & known),
-            self.streams.valid.eq(commit | (registers.revoke_stream & known)),
-            setting.index.eq(registers.stream_index),
+            self.streams.valid.eq(self.resetting | commit | (registers.revoke_stream & known)),
+            setting.index.eq(Mux(self.resetting, walk, registers.stream_index)),
             Cat(setting.entry.enable, setting.entry.llp).eq(
                 registers.stream_flags & registers.stream_commit.replicate(32)),
             setting.entry.pd.eq(registers.stream_pd),
@@ -339,7 +352,8 @@ class Control(wiring.Component):
         m.d.comb += [
             # Until a command was carried out, no register is written: the next write could change
             # the command's parameters, or be the next command.
-            registers.hold.eq(commit | revoke | wanted | self._waits()),
+            registers.hold.eq(
+                self.resetting | commit | revoke | wanted | self._waits()),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
@@ -351,7 +365,7 @@ class Control(wiring.Component):
         ]
         with m.If(revoke | sweep.revoke.valid):
             m.d.comb += entry.valid.eq(0)
-        placing = reading = C(0)
+        placing = reading = passing = C(0)
         if self.config.receive:
             m.submodules.fence = fence = Fence(settle=SETTLE)
             m.d.comb += [
@@ -360,10 +374,31 @@ class Control(wiring.Component):
                 fence.retired.eq(self.retired),
             ]
             placing = fence.busy
+            passing = self._pass(m, registers, wanted | sweep.busy | sweeping | fences | placing)
         if self.config.transmit:
             m.d.comb += self.send.fence.eq(fences)
             reading = self.send.fencing
-        return revoke | wanted | sweep.busy | sweeping | fences | placing | reading
+        return revoke | wanted | sweep.busy | sweeping | fences | placing | reading | passing
+
+    def _pass(self, m, registers, placing):
+        """Waits for the records of a stream that is revoked; returns whether it does.
+
+        ``placing``: the revocation waits for the stream's STags or placements.
+        """
+        m.submodules.records = fence = RecordFence()
+        owed, starts = Signal(), Signal()
+        with m.If(registers.revoke_stream & self._known(registers.stream_index)):
+            m.d.sync += owed.eq(1)
+        with m.Elif(starts):
+            m.d.sync += owed.eq(0)
+        m.d.sync += starts.eq(owed & ~starts & ~placing)
+        m.d.comb += [
+            fence.start.eq(starts),
+            fence.came.eq(self.record.came),
+            fence.passed.eq(self.record.passed),
+            fence.moves.eq(self.record.moves),
+        ]
+        return owed | fence.busy
 
     def _entry(self, registers):
         """Yields the name of each field of an STag's entry, and its value in the registers."""

@@ -91,8 +91,9 @@ class Rnic(wiring.Component):
 
     Latency: measured by ``rnic bench``. Throughput: a segment takes as many cycles as it has beats
     in the packet or on the bus, whichever is more. Reset: all streams are disabled and nothing is
-    in flight, if the reset lasts 32 cycles or more; table entries stay. Errors: reported as
-    events, in the registers.
+    in flight, if the reset lasts 32 cycles or more; the other table entries stay, and a register
+    can be written after as many cycles as there are streams. Errors: reported as events, in the
+    registers.
 
     Parameters
     ----------
@@ -158,6 +159,8 @@ class Rnic(wiring.Component):
             self._send(m)
         if self.config.responder:
             self._respond(m)
+        if self.config.receive:
+            self._moves(m)
         self._idle(m)
         return m
 
@@ -388,6 +391,7 @@ class Rnic(wiring.Component):
         m.submodules.control = control = Control(self.config)
         wiring.connect(m, wiring.flipped(self.control), control.bus)
         wiring.connect(m, control.streams, m.submodules.streams.write)
+        m.d.comb += m.submodules.streams.hide.eq(control.resetting)
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.pages, m.submodules.pages.write)
         wiring.connect(m, control.queues, completing.host)
@@ -417,6 +421,9 @@ class Rnic(wiring.Component):
             control.cleared.eq(commit.cleared.valid),
             control.retired.eq(delivery.retired),
             control.issued.eq(commit.issued),
+            control.record.came.eq(delivery.records.valid),
+            control.record.passed.eq(
+                (m.submodules.reports if self.config.sctp else delivery).passed),
             control.tally.eq(commit.tally),
             control.exception_dropped.eq(m.submodules.exceptions.dropped),
         ]
@@ -548,6 +555,14 @@ class Rnic(wiring.Component):
             posts.hold.eq(control.hold),
             m.submodules.commit.hold.eq(control.hold & posts.settled),
         ]
+
+    def _moves(self, m):
+        """Reports to the registers whether nothing waits on its way to the completion queues."""
+        moves = m.submodules.delivery.moves
+        if self.config.reader:
+            # The filters are one after the other: Delivery sees only one end of each.
+            moves = moves & m.submodules.reads.i.ready
+        m.d.comb += m.submodules.control.record.moves.eq(moves)
 
     def _idle(self, m):
         """Reports to the registers whether any data is still under way."""

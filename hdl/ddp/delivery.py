@@ -238,7 +238,8 @@ class Delivery(wiring.Component):
     done : In(stream.Signature(Done(config)))
         Placements that wrote to the bus, retired in order. Waits only for ``failed`` and ``clear``.
     clear : In(stream.Signature(16, always_ready=True))
-        A stream that restarts and counts as not failed. No record of its past may be under way.
+        A stream that restarts and counts as not failed. No record of its past may be under way:
+        the host waits for the end of REVOKE_STREAM, and so for :class:`~.fence.RecordFence`.
     failed : Out(stream.Signature(Failure()))
         The stream of each ``done`` with ``error``, each that Precedence reports, and each that has
         overrun its queue.
@@ -253,6 +254,11 @@ class Delivery(wiring.Component):
         With ``unordered`` only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
         With ``unordered`` only: the entries to write.
+    passed : Out(1)
+        Without ``unordered`` only: a record enters Precedence.
+    moves : Out(1)
+        No entry waited between Precedence and the decision about its queue's room, and no
+        ``failed``.
     busy : Out(1)
         A message waits for its octets, a completion is being written, or a queue restarts. May be
         low for up to 8 cycles while a message moves from one block to the next.
@@ -274,6 +280,8 @@ class Delivery(wiring.Component):
             **({"taken": In(1), "owner_room": Out(1)} if unordered else {}),
             **({"sent": In(sent_host(config))} if config.transmit else {}),
             "delivered": Out(1),
+            **({} if unordered else {"passed": Out(1)}),
+            "moves": Out(1),
             "busy": Out(1),
             **({
                 "messages": Out(stream.Signature(CompletionEntry())),
@@ -341,6 +349,8 @@ class Delivery(wiring.Component):
             free = free & ~source.valid
         m.d.comb += late.i.valid.eq(
             due.failed.valid | precedence.failed.valid | queues.overran.valid)
+        m.d.sync += self.moves.eq(
+            precedence.o.ready & queues.i.ready & ~late.i.valid & ~late.o.valid)
         with m.If(due.failed.valid):
             m.d.comb += late.i.payload.stream.eq(due.failed.payload)
         with m.Elif(precedence.failed.valid):
@@ -355,6 +365,7 @@ class Delivery(wiring.Component):
             wiring.connect(m, wiring.flipped(self.entries), precedence.i)
         else:
             ordered = precedence.i.payload
+            m.d.sync += self.passed.eq(precedence.i.valid & precedence.i.ready)
             m.d.comb += [
                 precedence.i.valid.eq(skid.o.valid),
                 skid.o.ready.eq(precedence.i.ready),

@@ -1,13 +1,14 @@
-"""Implements the two parts of a revocation: waiting and walking (RFC 5041 section 8.3.1)."""
+"""Implements the parts of a revocation: waiting and walking (RFC 5041 section 8.3.1)."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.stream import nibbles
+from ..lib.stream import delayed, nibbles
+from .precedence import SLOWEST
 from .stag import StagEntry
 
-__all__ = ["Fence", "Sweep"]
+__all__ = ["Fence", "RecordFence", "Sweep"]
 
 
 class Fence(wiring.Component):
@@ -70,6 +71,66 @@ class Fence(wiring.Component):
             behind.eq((self.retired - target)[15]),
         ]
         m.d.comb += self.busy.eq(settles | compares | drains)
+        return m
+
+
+class RecordFence(wiring.Component):
+    """Waits until all records that came before ``start`` have passed to the completion queues.
+
+    First, every record has to enter Precedence. Then the entries that Precedence still processes
+    have time to reach the decision about their queue's room, and the errors of their streams to
+    reach Commit. That time counts only the cycles in which nothing on this way waits. Records of
+    other streams that come after ``start`` do not count.
+
+    Latency: ``busy`` is high from the cycle after ``start``, for at least ``LATE`` + ``SETTLE``
+    cycles. Throughput: one fence at a time; a ``start`` while the fence is busy restarts it, and it
+    then covers both. Reset: idle, with no record under way. Errors: none.
+
+    Members
+    -------
+    start : In(1)
+    came : In(1)
+        A record has come to Delivery; at most ``LATE`` cycles after the ``start`` that covers it.
+    passed : In(1)
+        A record enters Precedence, or the queue of one entry before it, in the order of ``came``.
+    moves : In(1)
+        Nothing between Precedence and Commit or the queues waits.
+    busy : Out(1)
+    """
+
+    #: Cycles for a record from Commit to Delivery, and some to spare.
+    LATE = 12
+    #: Three entries in Precedence and two before it, one after the other; then at most 20 entries
+    #: and 28 registers from there to the decision, and from there to Commit.
+    SETTLE = 5 * SLOWEST + 48
+
+    start: In(1)
+    came: In(1)
+    passed: In(1)
+    moves: In(1)
+    busy: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.fence = fence = Fence(settle=self.LATE)
+        came, passed = Signal(16), Signal(16)
+        # Negative once all cycles have passed.
+        left = Signal(signed(self.SETTLE.bit_length() + 1), init=-1)
+        m.d.sync += [
+            came.eq(came + delayed(m, 1, self.came, "came_before")),
+            passed.eq(passed + delayed(m, 1, self.passed, "passed_before")),
+        ]
+        m.d.comb += [
+            fence.start.eq(self.start),
+            fence.issued.eq(came),
+            fence.retired.eq(passed),
+            self.busy.eq(fence.busy | ~left[-1]),
+        ]
+        moved = delayed(m, 1, self.moves, "moved")
+        with m.If(self.start):
+            m.d.sync += left.eq(self.SETTLE)
+        with m.Elif(~fence.busy & moved & ~left[-1]):
+            m.d.sync += left.eq(left - 1)
         return m
 
 

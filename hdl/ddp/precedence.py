@@ -32,7 +32,11 @@ from ..spec import completion
 from ..spec.ddp import OVERTAKES, WAITING
 from .entry import MESSAGE, CompletionEntry
 
-__all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span", "key_of"]
+__all__ = [
+    "SLOWEST", "Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span", "key_of"]
+
+#: Cycles that :class:`Precedence` takes at most for an entry, while its output moves.
+SLOWEST = 16 + WAITING + 3 * WAITING
 
 
 class MessageKey(data.StructLayout):

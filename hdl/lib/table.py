@@ -20,7 +20,8 @@ class Table(wiring.Component):
     """Holds entries in block RAM, read through its output register.
 
     A look-up shows the entry as not live if the entry is replaced in the same cycle or was replaced
-    in one of the two cycles before, and if the table has no entry of that index.
+    in one of the two cycles before, if the table has no entry of that index, and one cycle after
+    ``hide``.
 
     Latency: 2 cycles. Throughput: one look-up per port and one write each cycle. Reset: the entries
     stay. Errors: none.
@@ -43,6 +44,7 @@ class Table(wiring.Component):
     index : In(index).array(lookups)
     entry : Out(shape).array(lookups)
     write : In(table_write(shape, depth))
+    hide : In(1)
     """
 
     def __init__(self, shape, depth, *, live, index=None, lookups=1):
@@ -53,6 +55,7 @@ class Table(wiring.Component):
             "index": In(range(depth) if index is None else index).array(lookups),
             "entry": Out(shape).array(lookups),
             "write": In(table_write(shape, depth)),
+            "hide": In(1),
         })
 
     def elaborate(self, platform):
@@ -96,6 +99,6 @@ class Table(wiring.Component):
                 replaced.append(same.all())
             m.d.sync += [
                 none.eq(index[len(address):].any()),
-                hidden.eq(none | any_of(replaced)),
+                hidden.eq(none | self.hide | any_of(replaced)),
             ]
         return m

@@ -53,6 +53,8 @@ class Reports(wiring.Component):
         The same chunks in the order of their DDP-SSNs, from Order.
     events : In(stream.Signature(SessionEvent(streams)))
     entries : Out(stream.Signature(Ordered()))
+    passed : Out(1)
+        The entry of a due record is forwarded to ``entries``, through a register.
     clear, state, advanced, disordered
         Those of :class:`~..ddp.message_order.MessageOrder`.
     busy : Out(1)
@@ -72,6 +74,7 @@ class Reports(wiring.Component):
             "state": In(stream.Signature(QueueState(), always_ready=True)),
             "advanced": Out(stream.Signature(Advanced())),
             "disordered": Out(stream.Signature(Disordered())),
+            "passed": Out(1),
             "busy": Out(1),
         })
 
@@ -148,6 +151,7 @@ class Reports(wiring.Component):
         m.d.sync += moves.eq(
             takes | (self.ordered.valid & self.ordered.ready)
             | (self.entries.valid & self.entries.ready))
+        m.d.sync += self.passed.eq(reports.o.valid & reports.o.ready)
         with m.If(moves):
             m.d.sync += recent.eq(-1)
         with m.Elif(recent.any()):

@@ -468,6 +468,11 @@ def tell_session(
     )
 
 
+def forget_sessions(streams: int) -> list[Write | Wait]:
+    """Lets all streams, of which there are ``streams``, forget their sessions."""
+    return [step for each in range(streams) for step in tell_session(each, Function.FORGET, 0)]
+
+
 # -- everything -----------------------------------------------------------------------------------
 
 
@@ -476,8 +481,10 @@ def clear_tables(
 ) -> list[Write | Wait]:
     """Takes a device over: removes associations, disables streams, and revokes all Steering Tags.
 
-    In a device that ``sends`` this closes the send rings, and in one that ``responds`` the slots of
-    Read Requests. The other parameters are sizes of tables.
+    With ``associations``, every stream forgets its session last. Otherwise the Initiates that wait
+    for an answer would count for the next association with the same number, and keep its Initiates
+    out. In a device that ``sends`` this closes the send rings, and in one that ``responds`` the
+    slots of Read Requests. The other parameters are sizes of tables.
     """
     steps: list[Write | Wait] = []
     if associations:
@@ -495,4 +502,5 @@ def clear_tables(
         steps += Write("SEND_STREAM", number), *rings
     for index in range(stags):
         steps += revoke_stag(index << 8)[:-1]
-    return [*steps, REVOKED]
+    steps.append(REVOKED)
+    return [*steps, *forget_sessions(streams if associations else 0)]

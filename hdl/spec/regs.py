@@ -13,7 +13,9 @@ for each purpose:
   clears the stream's error state. If the stream's error event was not read, the stream stays in
   error; ``STATUS.uncleared`` shows that once ``STATUS.clearing`` reads 0. The host reads the event
   and writes ``STREAM_COMMIT`` again. ``REVOKE_STREAM`` disables the stream and revokes the STags
-  bound to it.
+  bound to it; once ``STATUS.revoking`` reads 0, no message or error of the stream is on its way to
+  its queue or to the ``EVENT_*`` registers. A stream that has received segments is set up anew only
+  after that: otherwise old messages are reported as those of the new stream.
 * Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
   ``BUFFER_*`` registers and ``QUEUE_MSN``, then the number of a free slot to ``BUFFER_POST``.
 * Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
@@ -340,7 +342,7 @@ REGISTERS = (
         "wo",
         "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted. The"
         " value is the slot of the buffer table that then holds the buffer; no buffer that still"
-        " waits for a message may be in it.",
+        " waits for a message may be in it. A queue that is not open is open afterwards.",
     ),
     Register(
         "REVOKE_STREAM",
@@ -372,7 +374,9 @@ REGISTERS = (
         "EVENT_HEADER0",
         0x0D0,
         "ro",
-        "The LLP's length and then the DDP header, as received: octets 0 to 3, the first lowest.",
+        "The LLP's length and then the DDP header, as received: octets 0 to 3, the first lowest."
+        " Octets after the end of the segment, or of its packet, may be any that the device has"
+        " received: do not show them to the stream's client.",
     ),
     Register("EVENT_HEADER1", 0x0D4, "ro", "Octets 4 to 7 of the header."),
     Register("EVENT_HEADER2", 0x0D8, "ro", "Octets 8 to 11 of the header."),

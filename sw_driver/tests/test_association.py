@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -453,6 +453,106 @@ def test_a_closed_association_goes_to_the_host_and_its_slot_is_free(
             with pytest.raises(StateError, match="is closed"):
                 association.poll()
     assert array[:6] == b"mmmine" and not context.association_slots and len(context.numbers) == 64
+
+
+def ask(peer: SctpPeer, sids: Iterable[int], association: Association) -> list[Report]:
+    """Lets the peer send an Initiate on each of the SCTP streams; returns the reports of them that
+    are not of chunks.
+    """
+    sids = list(sids)
+    for sid in sids:
+        initiate = Session(sid).control(Message.INITIATE)
+        peer.packet([peer.chunk(sid, Ppid.CONTROL, initiate)])
+    found: list[Report] = []
+    while sum(each.kind is Kind.CONTROL for each in found) < len(sids):
+        found += association.wait(5)
+    return [each for each in found if each.kind in (Kind.CONTROL, Kind.SESSION)]
+
+
+def unanswered(context: Context, sim: SimTransport) -> Association:
+    """Returns an association with as many Initiates as may wait for an answer, on its last SCTP
+    streams. Its first four streams have none.
+    """
+    count = 4 + CONFIG.initiates
+    association = associate(context, streams=count)
+    found = ask(SctpPeer(sim), range(4, count), association)
+    assert {each.kind for each in found} == {Kind.CONTROL}
+    assert context.registers.read("SESSION_PENDING") == CONFIG.initiates
+    return association
+
+
+def answers_another(context: Context, sim: SimTransport, number: int) -> None:
+    """Checks that an Initiate of another peer, whose association has a number, is taken."""
+    assert context.registers.read("SESSION_PENDING") == 0
+    for tag in range(1, 65):
+        with associate(context, tag=tag, streams=1) as association:
+            if association.number != number:
+                continue
+            found = ask(SctpPeer(sim, tag=tag), [0], association)
+            assert [(each.kind, each.function) for each in found] == [
+                (Kind.CONTROL, Function.INITIATE)
+            ]
+            assert context.registers.read("SESSION_PENDING") == 1
+            assert association.tell(0, Function.ACCEPT) is State.ESTABLISHED
+            return
+    pytest.fail(f"no association has got the number {number}")
+
+
+def test_initiates_that_wait_end_with_their_association(
+    context: Context, simulated: SimTransport
+) -> None:
+    """RFC 5043 section 6.4 lets a receiver limit them. Those of one peer must not count for another
+    one.
+    """
+    association = unanswered(context, simulated)
+    # The limit is that of each association: a host that never answers stops no other peer.
+    other, peer = associate(context, tag=99), SctpPeer(simulated, tag=99)
+    with other:
+        assert [each.kind for each in ask(peer, [0], other)] == [Kind.CONTROL]
+        assert other.tell(0, Function.ACCEPT) is State.ESTABLISHED
+        association.close()
+        # The session of the other one stays.
+        assert other.tell(0, Function.TERMINATE) is State.TERMINATE_SENT
+    answers_another(context, simulated, association.number)
+
+
+def test_initiates_that_wait_end_when_another_driver_opens_the_device() -> None:
+    """A driver that died has closed nothing."""
+    with SimTransport(CONFIG) as sim:
+        before = Device(sim).open()
+        number = unanswered(before, sim).number
+        before._closed = True
+        with Device(sim).open() as context:
+            answers_another(context, sim, number)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["close", "open"])
+def test_initiates_on_their_way_end_with_their_association(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """The device finds a packet's association before the sessions of its chunks."""
+    # The simulated device is slow.
+    monkeypatch.setattr("ddp_rnic.sw_driver.verbs.context.SETTLE", 60)
+    with SimTransport(CONFIG) as sim:
+        context = Device(sim).open()
+        association, peer = associate(context, streams=CONFIG.initiates), SctpPeer(sim)
+        for _ in range(2):
+            sids = [n % association.count for n in range(400)]
+            peer.packet(
+                [
+                    peer.chunk(sid, Ppid.CONTROL, Session(sid).control(Message.INITIATE))
+                    for sid in sids
+                ]
+            )
+        sim.run(2000)
+        if dies:
+            context._closed = True
+            context = Device(sim).open()
+        else:
+            association.close()
+        with context:
+            assert context.registers.read("FRAMES")
+            assert context.registers.read("SESSION_PENDING") == 0
 
 
 def test_many_associations_have_their_slots_and_packets(

@@ -224,10 +224,10 @@ class Association(KnownAssociation):
         function
             The message's function. An answer has to fit the Initiate: to an ENHANCED_INITIATE
             ENHANCED_ACCEPT, ENHANCED_REJECT, REJECT or TERMINATE (RFC 6581 section 7), to an
-            INITIATE ACCEPT, REJECT or TERMINATE. Three functions have no message: FORGET, for a new
-            association; ABORT, which ends the session after a chunk that the device cannot know to
-            be illegal; and PAST, which :meth:`poll` sends so that the device can distinguish old
-            TSNs from new ones.
+            INITIATE ACCEPT, REJECT or TERMINATE. Three functions have no message: FORGET, with
+            which an association begins and ends; ABORT, which ends the session after a chunk that
+            the device cannot know to be illegal; and PAST, which :meth:`poll` sends so that the
+            device can distinguish old TSNs from new ones.
         tsn
             With FORGET, PAST and an Initiate: chunks of the peer up to this TSN are past.
         outstanding
@@ -483,6 +483,10 @@ class Association(KnownAssociation):
                 if (stream := context.streams.get(number)) is not None:
                     stream.close()
             context.settle()
+            # An Initiate that still waits for an answer would count for the next association that
+            # has this number.
+            for sid in range(self.count):
+                self.tell(sid, Function.FORGET, tsn=self.latest)
             if self.sender is not None:
                 context.registers.start(commands.close_path(self.number))
             self.closed = True

@@ -360,6 +360,8 @@ class Ring:
         self.memory.close()
 
 
+#: The complaint about a device that cannot be taken over.
+_WORKS = "the device does not finish the work that it had before: reset it"
 #: The complaint about a completion queue that does not restart.
 _STAYS = "the device does not stop using its completion ring: reset it"
 
@@ -455,6 +457,9 @@ class Context(Closing):
         self.registers.start(commands.mask_interrupts())
         # Drops completions of the time before, for which there was no ring.
         self.settle()
+        if received and self.registers.read("SESSION_PENDING"):
+            # Initiates were on their way while their association was removed.
+            self.carry_out(commands.forget_sessions(capabilities.streams), _WORKS)
         atexit.register(self._at_exit)
 
     def _take_over(self) -> None:
@@ -471,7 +476,7 @@ class Context(Closing):
                 sends=self.sends,
                 responds=self.responds,
             ),
-            "the device does not finish the work that it had before: reset it",
+            _WORKS,
         )
         for queue in range(known.cqs + bool(sctp)):
             self.carry_out(commands.disable_cq(queue), _STAYS)

@@ -1,11 +1,11 @@
-"""Tests the two parts of a revocation: the fence and the sweep."""
+"""Tests the parts of a revocation: the fences and the sweep."""
 
 import random
 
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
-from ddp_rnic.hdl.ddp.fence import Fence, Sweep
+from ddp_rnic.hdl.ddp.fence import Fence, RecordFence, Sweep
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
@@ -49,6 +49,43 @@ def test_the_fence_waits_for_all_that_was_issued_and_for_no_more(settle, begin):
                 # A start while the fence is busy restarts it.
                 started, target, reached = cycle, None, None
         assert fences > 10
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("behind", (0, 1, 40))
+def test_the_fence_of_records_waits_for_those_that_came_and_then_while_they_move(behind):
+    """``behind``: records that are under way; others come meanwhile, and do not count."""
+    dut = RecordFence()
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    async def bench(ctx):
+        for _ in range(behind):
+            ctx.set(dut.came, 1)
+            await ctx.tick()
+        ctx.set(dut.came, 0)
+        ctx.set(dut.start, 1)
+        await ctx.tick()
+        ctx.set(dut.start, 0)
+        await ctx.tick().repeat(dut.LATE + 2)
+        under_way, passed, moved = behind, 0, 0
+        for cycle in range(4000):
+            came, moves = rng.random() < 0.5, rng.random() < 0.4
+            passes = under_way > 0 and rng.random() < 0.3
+            under_way += came - passes
+            moved += moves and passed >= behind
+            passed += passes
+            for port, value in ((dut.came, came), (dut.passed, passes), (dut.moves, moves)):
+                ctx.set(port, value)
+            *_, busy = await ctx.tick().sample(dut.busy)
+            # Some registers lie between the ports and the decision.
+            if moved < dut.SETTLE:
+                assert busy, f"{cycle=} {passed=} {moved=}"
+            if moved > dut.SETTLE + 8:
+                assert not busy, f"{cycle=} {passed=} {moved=}"
+        assert moved > dut.SETTLE + 8
 
     simulate(dut, bench)
 

@@ -33,6 +33,7 @@ ALL = {
     "set_association": commands.set_association(Move(1, 2, KEY), first=3, count=4, number=5),
     "clear_association": commands.clear_association(1, 2),
     "tell_session": commands.tell_session(3, Function.INITIATE, 4, taken=True),
+    "forget_sessions": commands.forget_sessions(2),
     "clear_tables": commands.clear_tables(
         stags=2, streams=2, associations=2, sends=True, responds=True
     ),

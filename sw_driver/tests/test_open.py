@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -176,6 +178,51 @@ def test_closing_a_context_closes_all_that_was_made_of_it(bench: Bench) -> None:
     bench.stream.close()
     bench.cq.close()
     bench.pd.close()
+
+
+def test_a_second_close_goes_on_where_an_interrupted_one_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.context.open_ring()  # beside that of the bench's queue, and queue 0
+    close, calls = context.Ring.close, list[int]()
+
+    def interrupted(ring: context.Ring) -> None:
+        calls.append(ring.number)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        close(ring)
+
+    monkeypatch.setattr(context.Ring, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.context.close()
+    bench.context.close()
+    assert len(set(calls)) == 3 and calls[2:] == 2 * [calls[2]]
+
+
+def test_only_one_of_two_threads_closes_a_context(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed, ended = context.Ring.close, list[context.Ring](), list[bool]()
+
+    def counted(ring: context.Ring) -> None:
+        closed.append(ring)
+        close(ring)
+
+    def end() -> None:
+        bench.context.close()
+        ended.append(True)
+
+    monkeypatch.setattr(context.Ring, "close", counted)
+    rings = [*bench.context.rings]
+    with bench.context.lock:
+        threads = [threading.Thread(target=end) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        # Both are in their call.
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join(30)
+    assert ended == [True, True] and set(closed) == set(rings) and len(closed) == len(rings)
 
 
 def test_a_closed_context_leaves_a_device_that_can_be_opened_again(bench: Bench) -> None:

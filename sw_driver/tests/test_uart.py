@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import serial
 from ddp_rnic.hdl.spec import board as layout
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.sim.devices.live import Peer, SimTransport
@@ -149,6 +151,50 @@ def test_what_is_lost_on_its_way_to_a_register_is_written_again(board: VirtualBo
         transport.write(SCRATCH, 0x12345678)
         assert transport.read(SCRATCH) == 0x12345678
         assert not lost and board.broken >= 1
+
+
+@pytest.mark.parametrize("call", ["read", "write"])
+def test_what_an_interrupted_call_left_on_the_link_is_no_part_of_the_next_one(
+    board: VirtualBoard, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A signal may come while half a command was given, or before its answer."""
+
+    def late(octets: bytes) -> bytes:
+        time.sleep(0.01)
+        return octets
+
+    with UartTransport(board.port) as transport:
+        transport.write(SCRATCH, 0x1234)
+        transport.read(SCRATCH)
+        whole = transport._serial.write
+
+        def interrupted(octets: Any) -> None:
+            if call == "write":
+                whole(octets[: len(octets) // 2])
+            raise KeyboardInterrupt
+
+        board.answers = late
+        for _ in range(5):
+            with monkeypatch.context() as patch:
+                patch.setattr(transport._serial, call, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    transport.read(regs.address("ID"))
+            assert transport.read(SCRATCH) == 0x1234
+        board.answers = bytes
+
+
+def test_a_port_that_fails_before_the_answer_is_reported(
+    board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unplugged(**_: Any) -> None:
+        raise serial.SerialException("Could not configure port: (5, 'Input/output error')")
+
+    with UartTransport(board.port) as transport:
+        transport.write(SCRATCH, 1)  # so that the time for the answer is another one
+        with monkeypatch.context() as patch:
+            patch.setattr(transport._serial, "_reconfigure_port", unplugged)
+            with pytest.raises(TransportError, match="the serial port failed: Could not configure"):
+                transport.read_memory(0, 400)
 
 
 def test_an_answer_has_time_until_the_command_has_left(board: VirtualBoard) -> None:

@@ -89,6 +89,7 @@ class UartTransport(Transport):
         self._lock = ProcessLock("the serial port")
         self._pending: list[tuple[int, int]] = []  # register writes to be made and read back
         self._unsure = False  # whether a command was given and nothing was read since
+        self._broken = False  # whether a command or its answer may still be under way
         self._sent = 0.0  # when the last octet will have left, in the time of time.monotonic
         try:
             import serial
@@ -263,7 +264,7 @@ class UartTransport(Transport):
             answer = self._get(4 * count)
             # A surplus octet is noise, and it may be the first octet of the answer.
             if len(answer) == 4 * count and not self._waiting():
-                self._unsure = False
+                self._unsure = self._broken = False
                 return struct.unpack(f">{count}I", answer)
             self._silence()
             if self._unsure:
@@ -278,11 +279,13 @@ class UartTransport(Transport):
 
     def _send(self, address: int, words: Sequence[int]) -> None:
         self._put(struct.pack(f">BBI{len(words)}I", _WRITE, len(words), address >> 2, *words))
+        self._broken = False
 
     def _silence(self) -> None:
         """Waits until the bridge has given up an incomplete command, then drops its answers."""
         time.sleep(self._leaving() + _SILENCE)
         self._clear()
+        self._broken = False
 
     def _clear(self) -> None:
         with _port():
@@ -293,9 +296,13 @@ class UartTransport(Transport):
             return int(self._serial.in_waiting)
 
     def _put(self, octets: bytes) -> None:
+        """Gives a command. An exception, as of a signal, may have ended the one before early."""
+        if self._broken:
+            self._silence()
+        self._broken = True
+        self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
         with _port():
             self._serial.write(octets)
-        self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
 
     def _leaving(self) -> float:
         """Returns the seconds until all octets that were written have left the adapter."""
@@ -304,8 +311,8 @@ class UartTransport(Transport):
     def _get(self, length: int) -> bytes:
         # An octet takes ten bits on the line; the patience is added.
         answered = 12 * length / self._serial.baudrate
-        self._serial.timeout = _PATIENCE + self._leaving() + answered
         with _port():
+            self._serial.timeout = _PATIENCE + self._leaving() + answered
             return bytes(self._serial.read(length))
 
 

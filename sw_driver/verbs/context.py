@@ -813,9 +813,9 @@ class Context(Closing):
 
         If the device does not answer, memory that it may still write stays pinned.
         """
-        if self._closed:
-            return
         with self.lock:
+            if self._closed:
+                return
             failure: RnicError | None = None
             made: list[Closing] = [*self.associations.values()]
             for one in [*made, *self.streams.values(), *self.regions, *self.cqs, *self.pds]:
@@ -826,8 +826,10 @@ class Context(Closing):
                     break
             if failure is None:
                 self.registers.start(commands.mask_interrupts(event=True, completion=True))
-                for ring in self.rings:
-                    ring.close()
+                # A call after an interrupted one goes on where that ended.
+                while self.rings:
+                    self.rings[-1].close()
+                    del self.rings[-1]
             atexit.unregister(self._at_exit)
             self._closed = True
             if failure is not None:

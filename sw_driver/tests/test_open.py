@@ -180,7 +180,7 @@ def test_closing_a_context_closes_all_that_was_made_of_it(bench: Bench) -> None:
     bench.pd.close()
 
 
-def test_a_second_close_goes_on_where_an_interrupted_one_ended(
+def test_a_second_close_closes_what_an_interrupted_one_has_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.context.open_ring()  # beside that of the bench's queue, and queue 0

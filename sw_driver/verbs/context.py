@@ -826,7 +826,7 @@ class Context(Closing):
                     break
             if failure is None:
                 self.registers.start(commands.mask_interrupts(event=True, completion=True))
-                # A call after an interrupted one goes on where that ended.
+                # An interrupted call has closed the last ones of them.
                 while self.rings:
                     self.rings[-1].close()
                     del self.rings[-1]

@@ -39,7 +39,7 @@ PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
 #: a fuller device it may search without end; after a limit, in seconds for each LUT4, or if it
 #: fails, the default placer is used.
 STATIC_PLACER = ("--placer", "static")
-ROOMY = 0.7
+ROOMY = 0.68
 PATIENCE = 0.15
 
 

@@ -123,6 +123,19 @@ def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
         interrupt.close()
 
 
+def test_a_closed_file_is_free_while_a_forked_child_has_it(
+    registers: Path, udmabuf: UDmaBuf, tmp_path: Path
+) -> None:
+    transport = MappedTransport(registers, udmabuf, offset=0x2000)
+    child = os.dup(transport._file)  # shares the lock, as the child's does
+    try:
+        transport.close()
+        memory = UDmaBuf(tmp_path / "udmabuf7", tmp_path)
+        MappedTransport(registers, memory, offset=0x2000).close()
+    finally:
+        os.close(child)
+
+
 def test_a_forked_child_does_not_touch_the_parents_registers(
     registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

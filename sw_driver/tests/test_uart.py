@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -181,6 +182,16 @@ def test_what_an_interrupted_call_left_on_the_link_is_no_part_of_the_next_one(
                     transport.read(regs.address("ID"))
             assert transport.read(SCRATCH) == 0x1234
         board.answers = bytes
+
+
+def test_a_closed_port_is_free_while_a_forked_child_has_it(board: VirtualBoard) -> None:
+    transport = UartTransport(board.port)
+    child = os.dup(transport._serial.fileno())  # shares the lock, as the child's does
+    try:
+        transport.close()
+        UartTransport(board.port).close()
+    finally:
+        os.close(child)
 
 
 def test_a_port_that_fails_before_the_answer_is_reported(

@@ -353,6 +353,8 @@ class MappedTransport(Transport):
             for page in self.page_files:
                 page.close()
             self._map.close()
+            # A forked child may have the file open, too.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
             self._memory.close()
 
@@ -466,6 +468,7 @@ class _Pinned(Shared):
 
     def close(self) -> None:
         self._pins.unpin(self._slots)
+        self._slots.clear()
         self.view.release()
 
 

@@ -25,6 +25,7 @@ from .transport import SentFpdu, Transport
 #: A port that is closed or unplugged raises one of these exceptions, depending on the system.
 _FAILURES: tuple[type[Exception], ...] = (OSError, TypeError)
 if os.name == "posix":
+    import fcntl
     import termios
 
     _FAILURES += (termios.error,)
@@ -176,6 +177,10 @@ class UartTransport(Transport):
                 if self._serial.is_open:
                     self._flush()
             finally:
+                if os.name == "posix":
+                    # A forked child may have the port open, too. Not every URL is a file.
+                    with suppress(OSError, TypeError, ValueError):
+                        fcntl.flock(self._serial.fileno(), fcntl.LOCK_UN)
                 self._serial.close()
 
     # -- the board's memory -----------------------------------------------------------------------

@@ -770,7 +770,7 @@ EVENT = until(event=1), WriteRegister(regs.address("EVENT_POP"), 1)
 def test_a_message_of_a_stopped_stream_is_not_reported_once_the_stream_starts_anew(
     width: int,
 ) -> None:
-    """RFC 5041 section 5.4: delivered only if all of its segments "have been Placed".
+    """RFC 5041 section 5.4: a message is delivered only if all of its segments "have been Placed".
 
     The bus refuses the first segment of a message. The host sees that, stops the stream and starts
     it anew, while the bus has not yet answered for the other segments.

@@ -121,12 +121,13 @@ class Control(wiring.Component):
 
     A revocation removes the entry from its table. It is done once every segment that may have seen
     the entry was dropped, or was placed and the bus has responded for it; and once the bus has
-    answered every read that it allowed. That of a stream also waits for :class:`.RecordFence`.
+    answered every read that it allowed. The revocation of a stream also waits for
+    :class:`.RecordFence`.
 
     Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
     registers are 0; all streams are disabled, one in each cycle, before a register can be written.
-    Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
-    not exist has no effect.
+    Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does not exist has no
+    effect.
 
     Parameters
     ----------
@@ -352,8 +353,7 @@ class Control(wiring.Component):
         m.d.comb += [
             # Until a command was carried out, no register is written: the next write could change
             # the command's parameters, or be the next command.
-            registers.hold.eq(
-                self.resetting | commit | revoke | wanted | self._waits()),
+            registers.hold.eq(self.resetting | commit | revoke | wanted | self._waits()),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),

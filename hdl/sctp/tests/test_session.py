@@ -465,9 +465,9 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     (1, Function.ABORT, State.ABORTED),
 ])
 def test_no_command_takes_a_message_away_that_came_before_an_illegal_item(number, function, state):
-    """RFC 5041 section 5.3 has a message delivered once it is complete and all before it are. The
-    messages are on their way to memory, for much longer than a command takes, while the host gives
-    commands for the stream, or for another one."""
+    """RFC 5041 section 5.4: a message is delivered once its segments and all earlier messages "have
+    been Placed". The messages are on their way to memory, for much longer than a command takes,
+    while the host gives commands for the stream, or for another one."""
     bench = Bench(delay=400)
     waited = 0
 

@@ -12,8 +12,9 @@ from xml.etree.ElementTree import Element, SubElement
 
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.regs import Register
 from .interface import MODULE, Bus, buses, ports
-from .registers import CONSTANTS, fields, registers
+from .registers import CONSTANTS, PAGE_TEXT, doorbells, fields, registers
 
 NAMESPACE = "http://www.accellera.org/XMLSchema/IPXACT/1685-2014"
 
@@ -120,25 +121,34 @@ def _registers(root: Element, config: RnicConfig) -> None:
     _texts(block, name=MODULE, baseAddress="'h0", range=f"'h{1 << regs.ADDRESS_BITS:x}", width=32)
     _texts(block, usage="register")
     for register in registers(config):
-        entry = _add(block, "register")
-        access, volatile = _ACCESS[register.access], str(register.access == "ro").lower()
-        _texts(
-            entry,
-            name=register.name,
-            description=register.doc,
-            addressOffset=f"'h{register.address:x}",
-            size=32,
-            volatile=volatile,
-            access=access,
-        )
-        for each in fields(register):
-            field = _add(entry, "field")
-            _texts(field, name=each.name, description=each.doc, bitOffset=each.low)
-            if register.name in CONSTANTS:
-                value = CONSTANTS[register.name] >> each.low & (1 << each.bits) - 1
-                _texts(_add(_add(field, "resets"), "reset"), value=f"'h{value:x}")
-            _texts(field, bitWidth=each.bits)
+        _register(block, register)
+    size = f"'h{regs.PAGE_SIZE:x}"
+    page = _add(block, "registerFile")
+    _texts(page, name="PAGE", description=PAGE_TEXT, dim=regs.PAGES, addressOffset=size, range=size)
+    for register in doorbells(config):
+        _register(page, register)
     _texts(memory_map, addressUnitBits=8)
+
+
+def _register(block: Element, register: Register) -> None:
+    entry = _add(block, "register")
+    access, volatile = _ACCESS[register.access], str(register.access == "ro").lower()
+    _texts(
+        entry,
+        name=register.name,
+        description=register.doc,
+        addressOffset=f"'h{register.address:x}",
+        size=32,
+        volatile=volatile,
+        access=access,
+    )
+    for each in fields(register):
+        field = _add(entry, "field")
+        _texts(field, name=each.name, description=each.doc, bitOffset=each.low)
+        if register.name in CONSTANTS:
+            value = CONSTANTS[register.name] >> each.low & (1 << each.bits) - 1
+            _texts(_add(_add(field, "resets"), "reset"), value=f"'h{value:x}")
+        _texts(field, bitWidth=each.bits)
 
 
 def _model(root: Element, config: RnicConfig) -> None:

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
-from ..hdl.spec import completion, send
+from ..hdl.spec import completion, ddp, sctp, send, stag
 from ..hdl.spec.completion import Field
 
-__all__ = ["header"]
+__all__ = ["NUMBERS", "header"]
+
+#: The numbers that registers and entries hold, by the prefix of their names in C.
+NUMBERS: dict[str, type[IntEnum] | type[IntFlag]] = {
+    "KIND": completion.Kind,
+    "MESSAGE_STATUS": completion.Status,
+    "SENT_STATUS": completion.SentStatus,
+    "CHUNK_STATUS": completion.ChunkStatus,
+    "SESSION_REASON": sctp.Reason,
+    "SESSION_STATE": sctp.State,
+    "FUNCTION": sctp.Function,
+    "DIVERSION": sctp.Diversion,
+    "ERROR_TYPE": ddp.ErrorType,
+    "ACCESS": stag.Access,
+    "SEND": send.Kind,
+    "SEND_FLAG": send.Flag,
+    "WAITS": send.Waits,
+}
 
 
 def _members(octets: int, fields: Sequence[Field]) -> Iterable[tuple[str, int, int, str]]:
@@ -49,9 +66,12 @@ def _structure(name: str, octets: int, fields: Sequence[Field], doc: str) -> Ite
         )
 
 
-def _numbers(prefix: str, numbers: Iterable[IntEnum]) -> Iterable[str]:
-    for each in numbers:
-        yield f"#define RNIC_{prefix}_{each.name} {each.value}u"
+def _numbers() -> Iterable[str]:
+    for prefix, numbers in NUMBERS.items():
+        text = (numbers.__doc__ or "").split("\n\n")[0]
+        yield from ("", f"/* {' '.join(text.split())} */")
+        for name, each in numbers.__members__.items():
+            yield f"#define RNIC_{prefix}_{name} {each.value:#x}u"
 
 
 def header() -> list[str]:
@@ -71,8 +91,6 @@ def header() -> list[str]:
         *_structure(
             "completion", completion.OCTETS, completion.FIELDS, "A completion, in a ring."
         ),
-        *_numbers("KIND", completion.Kind),
-        *_numbers("SENT_STATUS", completion.SentStatus),
         "",
         "/* Entries of the send ring, which a device reads that sends. */",
         *_structure("piece", send.PIECE_OCTETS, send.PIECE, "A piece of a message to send."),
@@ -84,8 +102,7 @@ def header() -> list[str]:
             "record", send.RECORD_OCTETS, send.RECORD,
             "The record of an FPDU, from bit 32 of TUSER on.",
         ),
-        *_numbers("SEND", send.Kind),
-        *(f"#define RNIC_SEND_FLAG_{each.name} {each.value}u" for each in send.Flag),
+        *_numbers(),
         "",
         "#undef RNIC_ASSERT",
     ]  # fmt: skip

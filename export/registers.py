@@ -11,6 +11,10 @@ from . import layouts
 CONSTANTS = {"ID": regs.ID, "VERSION": regs.VERSION}
 #: The number of doorbell pages, and the octets of each, which is also the address of page 1.
 PAGES = {"PAGES": regs.PAGES, "PAGE_SIZE": regs.PAGE_SIZE}
+PAGE_TEXT = (
+    "A doorbell page. Its registers can only be written, and ring the streams and completion queues"
+    " of that page alone. PAGE[0] here is the page with the number 1."
+)
 
 #: Keywords of SystemRDL 2.0 (its table 3) that this map may use as names, with a backslash before.
 _RESERVED = frozenset(
@@ -67,8 +71,13 @@ def page(config: RnicConfig) -> str:
     return "\n".join([*lines, ""])
 
 
+def doorbells(config: RnicConfig) -> tuple[Register, ...]:
+    """Returns the registers that each doorbell page has, at the offsets of their addresses."""
+    return tuple(each for each in registers(config) if each.name in regs.DOORBELLS)
+
+
 def rdl(config: RnicConfig) -> str:
-    """Returns the map as SystemRDL, as ``addrmap rnic``."""
+    """Returns the map as SystemRDL, as ``addrmap rnic``; its doorbell pages are ``PAGE``."""
     lines = [
         "// The registers of ddp-rnic on s_axil. Addresses count octets.",
         "addrmap rnic {",
@@ -79,22 +88,31 @@ def rdl(config: RnicConfig) -> str:
         "",
     ]
     for register in registers(config):
-        software, hardware = _ACCESS[register.access]
-        lines += ["    reg {", f"        desc = {_quoted(register.doc)};"]
-        for field in fields(register):
-            # Hardware only provides a value that is constant; it does not change it.
-            known, drives = "", hardware
-            if register.name in CONSTANTS:
-                value = CONSTANTS[register.name] >> field.low & (1 << field.bits) - 1
-                known, drives = f" = {field.bits}'h{value:x}", "r"
-            doc = f" desc = {_quoted(field.doc)};" if register.fields else ""
-            high = field.low + field.bits - 1
-            lines.append(
-                f"        field {{ sw = {software}; hw = {drives};{doc} }}"
-                f" {_name(field.name)}[{high}:{field.low}]{known};"
-            )
-        lines += [f"    }} {_name(register.name)} @ {register.address:#x};", ""]
-    return "\n".join([*lines[:-1], "};", ""])
+        lines += [*_rdl_register(register), ""]
+    lines += ["    regfile {", f"        desc = {_quoted(PAGE_TEXT)};"]
+    for register in doorbells(config):
+        lines += [f"    {line}" for line in _rdl_register(register)]
+    size = f"{regs.PAGE_SIZE:#x}"
+    lines.append(f"    }} PAGE[{regs.PAGES}] @ {size} += {size};")
+    return "\n".join([*lines, "};", ""])
+
+
+def _rdl_register(register: Register) -> list[str]:
+    software, hardware = _ACCESS[register.access]
+    lines = ["    reg {", f"        desc = {_quoted(register.doc)};"]
+    for field in fields(register):
+        # Hardware only provides a value that is constant; it does not change it.
+        known, drives = "", hardware
+        if register.name in CONSTANTS:
+            value = CONSTANTS[register.name] >> field.low & (1 << field.bits) - 1
+            known, drives = f" = {field.bits}'h{value:x}", "r"
+        doc = f" desc = {_quoted(field.doc)};" if register.fields else ""
+        high = field.low + field.bits - 1
+        lines.append(
+            f"        field {{ sw = {software}; hw = {drives};{doc} }}"
+            f" {_name(field.name)}[{high}:{field.low}]{known};"
+        )
+    return [*lines, f"    }} {_name(register.name)} @ {register.address:#x};"]
 
 
 def _quoted(text: str) -> str:
@@ -108,7 +126,7 @@ def _name(name: str) -> str:
 def header(config: RnicConfig) -> str:
     """Returns the map as a C header: octet addresses, and lowest bit and mask of each field.
 
-    The layouts of entries in host memory follow.
+    The layouts of entries in host memory follow, and the numbers in registers and entries.
     """
     lines = [
         "/* The registers of ddp-rnic on s_axil. Addresses count octets. */",
@@ -133,13 +151,16 @@ def header(config: RnicConfig) -> str:
 def verilog_header(config: RnicConfig) -> str:
     """Returns the map as constants to include in a Verilog module, with the names of the C header.
 
-    The layouts of entries in host memory are missing.
+    Entries in host memory, and the numbers in registers and entries, are in the C header alone.
     """
     lines = [
         "// The registers of ddp-rnic on s_axil, to include in a module. Addresses count octets.",
         "// verilator lint_off UNUSED",
+        f"localparam [17:0] RNIC_SIZE = 18'h{1 << regs.ADDRESS_BITS:05x};",
         *(f"localparam [16:0] RNIC_{name} = 17'h{value:05x};" for name, value in PAGES.items()),
-    ]
+        *(f"localparam [31:0] RNIC_{name}_VALUE = 32'h{value:08x};"
+          for name, value in CONSTANTS.items()),
+    ]  # fmt: skip
     for register in registers(config):
         lines.append(f"localparam [16:0] RNIC_{register.name} = 17'h{register.address:05x};")
         for field in register.fields:

@@ -127,7 +127,7 @@ def test_what_it_refers_to_is_there(config: RnicConfig) -> None:
 
 
 def read_by_peakrdl(top: AddrmapNode) -> list[tuple[object, ...]]:
-    """Returns the registers, with their fields, in the output of SystemRDL's compiler."""
+    """Returns the registers, with those of all pages, in the output of SystemRDL's compiler."""
     return [
         (
             each.inst_name,
@@ -138,7 +138,7 @@ def read_by_peakrdl(top: AddrmapNode) -> list[tuple[object, ...]]:
                 for field in each.fields()
             ],
         )
-        for each in top.descendants()
+        for each in top.descendants(unroll=True)
         if isinstance(each, RegNode)
     ]  # fmt: skip
 

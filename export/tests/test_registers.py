@@ -7,12 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ddp_rnic.export.layouts import NUMBERS
 from ddp_rnic.export.registers import CONSTANTS, header, page, rdl, verilog_header
 from ddp_rnic.flow.tools import compiler
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from systemrdl import RDLCompiler
-from systemrdl.node import FieldNode, RegNode
+from systemrdl.node import FieldNode, RegfileNode, RegNode
 
 CONFIGS = [
     RnicConfig(), RnicConfig(sctp=True), RnicConfig(transmit=True),
@@ -25,15 +26,15 @@ def expected(config: RnicConfig) -> list[regs.Register]:
     return regs.registers_of(config)
 
 
-def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:
-    """Returns the registers that SystemRDL's compiler finds."""
+def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode | RegfileNode]:
+    """Returns the registers and doorbell pages that SystemRDL's compiler finds."""
     path = folder / "rnic.rdl"
     path.write_text(rdl(config), encoding="utf-8")
     rdl_compiler = RDLCompiler()
     rdl_compiler.compile_file(str(path))
     top = rdl_compiler.elaborate().top
     assert top.inst_name == "rnic"
-    return [each for each in top.children() if isinstance(each, RegNode)]
+    return [each for each in top.children() if isinstance(each, RegNode | RegfileNode)]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=IDS)
@@ -41,6 +42,8 @@ def test_systemrdl_has_the_registers_of_the_map(config: RnicConfig, tmp_path: Pa
     access = {"r": "ro", "rw": "rw", "w": "wo"}
     found = []
     for each in read_rdl(config, tmp_path):
+        if isinstance(each, RegfileNode):
+            continue
         inside = list(each.fields())
         ways = {access[field.get_property("sw").name] for field in inside}
         own = tuple(
@@ -57,9 +60,24 @@ def test_systemrdl_has_the_registers_of_the_map(config: RnicConfig, tmp_path: Pa
     assert found == sorted(expected(config), key=lambda register: register.address)
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=IDS)
+def test_systemrdl_has_the_doorbell_pages(config: RnicConfig, tmp_path: Path) -> None:
+    (pages,) = (each for each in read_rdl(config, tmp_path) if isinstance(each, RegfileNode))
+    assert pages.array_dimensions == [regs.PAGES]
+    for number, each in enumerate(pages.unrolled(), 1):
+        found = {inside.inst_name: inside.absolute_address for inside in each.registers()}
+        assert found == {
+            name: regs.doorbell(name, number)
+            for name in regs.DOORBELLS
+            if config.transmit or name != "SEND_DOORBELL"
+        }
+
+
 def test_systemrdl_knows_what_identifies_the_device(tmp_path: Path) -> None:
     values: dict[str, int] = {}
     for each in read_rdl(RnicConfig(), tmp_path):
+        if isinstance(each, RegfileNode):
+            continue
         for field in each.fields():
             assert isinstance(field, FieldNode)
             value = field.get_property("reset")
@@ -103,6 +121,10 @@ def test_the_header_says_what_the_map_does(
     facts = [f"RNIC_SIZE == {1 << regs.ADDRESS_BITS}"]
     facts += [f"RNIC_PAGES == {regs.PAGES}", f"RNIC_PAGE_SIZE == {regs.PAGE_SIZE}"]
     facts += [f"RNIC_{name}_VALUE == {value}u" for name, value in CONSTANTS.items()]
+    facts += [
+        f"RNIC_{prefix}_{each.name} == {each.value}u" for prefix, numbers in NUMBERS.items()
+        for each in numbers
+    ]  # fmt: skip
     for register in expected(config):
         facts.append(f"RNIC_{register.name} == {register.address}")
         for field in register.fields:

@@ -46,8 +46,8 @@ _RNIC_TAGS = (0x8100, 0x88A8)
 #: IPv6 extension headers of the form {next, length - 1 in units of 8 octets}.
 _OPTIONS = (0, 43, 60, 135, 139, 140)
 _FRAGMENT, _AUTHENTICATION = 44, 51
-#: Those that the RNIC skips.
-_RNIC_OPTIONS = (0, 43, 60, 135)
+#: Those that the RNIC skips, and how many of them in a packet.
+_RNIC_OPTIONS, _RNIC_SKIPS = (0, 43, 60), 4
 
 _ETHERTYPES = {
     0x0806: "ARP", 0x8035: "RARP", 0x8863: "PPPoE discovery", 0x8809: "LACP", 0x888E: "EAPOL",
@@ -101,7 +101,7 @@ class IpPacket:
         its IP header and its ``payload``, are not in it.
     plain
         Whether the frame holds the packet in a form that the RNIC accepts: on Ethernet with at most
-        two tags.
+        two tags, with its length, and with extension headers that the RNIC skips.
     sound
         Whether the checksum of an IPv4 header is right.
     """
@@ -191,7 +191,7 @@ def _ipv4(data: bytes) -> IpPacket | Unknown:
     fragment = None
     if bits & 0x3FFF:
         fragment = Fragment(_u16(data, 4), (bits & 0x1FFF) * 8, bool(bits & 0x2000))
-    return IpPacket(
+    found = IpPacket(
         source=str(ipaddress.IPv4Address(data[12:16])),
         destination=str(ipaddress.IPv4Address(data[16:20])),
         protocol=data[9],
@@ -202,6 +202,10 @@ def _ipv4(data: bytes) -> IpPacket | Unknown:
         octets=data[:length],
         sound=internet_sum(data[:size]) == 0xFFFF,
     )
+    # The RNIC takes the length by its word.
+    if _u16(data, 2) or fragment or length > _LONGEST_PACKET:
+        return found
+    return found.carrying(data[9], payload)
 
 
 def _ipv6(data: bytes) -> IpPacket | Unknown:
@@ -209,7 +213,8 @@ def _ipv6(data: bytes) -> IpPacket | Unknown:
         return Unknown("a damaged or cut IPv6 header")
     length = _u16(data, 4) or len(data) - 40
     body, protocol, fragment = data[40 : 40 + length], data[6], None
-    octets, missing, plain = data[: 40 + length], length - len(body), True
+    octets, missing, plain = data[: 40 + length], length - len(body), _u16(data, 4) > 0
+    skipped = 0
     while protocol in _OPTIONS or protocol == _FRAGMENT:
         if len(body) < 8:
             return Unknown("a damaged or cut IPv6 extension header")
@@ -228,7 +233,8 @@ def _ipv6(data: bytes) -> IpPacket | Unknown:
             if size < 24:
                 return Unknown("a damaged or cut IPv6 extension header")
             octets, plain = octets[:24] + body[last : last + 16] + octets[40:], False
-        plain &= protocol in _RNIC_OPTIONS
+        skipped += 1
+        plain &= protocol in _RNIC_OPTIONS and skipped <= _RNIC_SKIPS
         protocol, body, length = body[0], body[size:], length - size
         if fragment:
             break

@@ -187,6 +187,33 @@ def test_headers_before_tcp_are_passed_over(packet: Packet) -> None:
         assert alone is not None and alone.payload == want and alone.plain and alone.sound
 
 
+def test_a_packet_that_the_rnic_would_not_read_gets_a_frame_of_its_own() -> None:
+    """The RNIC skips four extension headers, and takes IP's lengths by their word."""
+    head, want = IPv6(src="fd00::1", dst="fd00::2"), bytes(range(40))
+    last = bytes([132, 0, 1, 4, 0, 0, 0, 0])
+    for count in range(1, 7):
+        middle = bytes([60, 0, 1, 4, 0, 0, 0, 0]) * (count - 1)
+        octets = bytes(ETHER / head.copy() / Raw(middle + last + want))
+        octets = octets[:20] + bytes([60]) + octets[21:]
+        assert plain(octets, want) == (count <= 4)
+        mobility = octets[:20] + bytes([135]) + octets[21:]
+        assert not plain(mobility, want)
+    assert not plain(bytes(ETHER / IPv6(nh=132, plen=0) / Raw(want)), want)
+    for length in (None, 0):
+        packet = ETHER / IP(proto=132, len=length) / Raw(want)
+        assert plain(bytes(packet), want) == (length is None)
+
+
+def plain(octets: bytes, want: bytes) -> bool:
+    """Returns True if the frame stays as it is; another one has the same content."""
+    got = ip_packet(Frame(1, 0, ETHERNET, octets))
+    assert got is not None and (got.payload, got.protocol) == (want, 132)
+    if not got.plain:
+        alone = ip_packet(Frame(1, 0, ETHERNET, got.frame()))
+        assert alone is not None and alone.payload == want and alone.plain and alone.sound
+    return got.plain
+
+
 def joined(octets: list[bytes], link: int = ETHERNET, times: float = 0) -> list[IpPacket]:
     packets = Packets()
     found = [packets.take(Frame(n, n * times, link, each)) for n, each in enumerate(octets, 1)]

@@ -82,6 +82,10 @@ class SctpFrame:
     def ends(self) -> Ends | None:
         return Ends(*struct.unpack_from(">HHI", self.packet)) if self.whole else None
 
+    @property
+    def path(self) -> tuple[str, str]:
+        return self.source, self.destination
+
     @cached_property
     def checksum_is_good(self) -> bool:
         return len(self.packet) % 4 == 0 and self.packet[8:12] == checksum(self.packet)

@@ -47,6 +47,8 @@ from ..model.sctp import (
     State,
     Tsns,
     decode_payload,
+    listed_addresses,
+    read_parameters,
 )
 from .capture import Endpoint
 from .pcap import LeftOut
@@ -55,6 +57,7 @@ from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
+_ASCONF, _ADD_ADDRESS = 0xC1, 0xC001  # RFC 5061 sections 4.1.1 and 4.2.1
 _HALF_MSN = 1 << 31  # half of all MSNs
 _FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user data
 #: How many items may be in flight to memory, and so not delivered although their turn has come.
@@ -513,6 +516,10 @@ class _Handshakes:
         return (sender, receiver, tag) in self._complete
 
 
+#: How a packet's association is found: by ports and tag, and by its addresses.
+_Key = tuple[Ends, tuple[str, str]]
+
+
 class _Walker:
     def __init__(
         self,
@@ -535,8 +542,8 @@ class _Walker:
         self._counts: dict[str, int] = {}
         self._frame = 0
         self._conversations: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
-        self._ends: dict[Ends, End] = {}
-        self._reflected: dict[Ends, End] = {}  # the same, by the tags of the peers
+        self._ends: dict[_Key, End] = {}
+        self._reflected: dict[_Key, End] = {}  # the same, by the tags of the peers
         self._live: dict[End, _Live] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
         self._said: dict[str, None] = {}
@@ -544,14 +551,17 @@ class _Walker:
         # paths.
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        self._added: dict[Ends, set[str]] = {}  # senders' further addresses (RFC 5061)
         #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
         self._msns: dict[Ends, dict[int, Msns]] = {}
         self._handshakes = _Handshakes()
         for frame in frames:
             if frame.sound and frame.ends:
                 self._handshakes.take(frame)
-                self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
+                self._paths.setdefault(frame.ends, {})[frame.path] = None
                 for chunk in frame.processed:
+                    if chunk.type == _ASCONF:
+                        self._added.setdefault(frame.ends, set()).update(_added(chunk.value))
                     data = _data_chunk(chunk)
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
@@ -580,7 +590,7 @@ class _Walker:
                 f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of a"
                 " missing one: no RNIC with this number of streams accepts them before that one"
             ] = None
-        unknown = self._used.keys() - self._ends.keys()
+        unknown = self._used.keys() - {ends for ends, _ in self._ends}
         if unknown and not self._said:
             self._said[
                 f"{len(unknown)} directions with DDP over SCTP belong to associations whose set-up"
@@ -621,8 +631,8 @@ class _Walker:
             if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
                 self._set_up(sender, receiver, frame.ends, chunk)
             else:
-                self._send(frame.ends, chunk)
-        over = self._over(frame.ends, chunks)
+                self._send((frame.ends, frame.path), chunk)
+        over = self._over((frame.ends, frame.path), chunks)
         if over is not None and over.partner is not None:
             self._leave(over.partner)
         self._arrive(frame)
@@ -632,12 +642,12 @@ class _Walker:
         if over is not None:
             self._leave(over)
 
-    def _over(self, ends: Ends, chunks: Iterable[RawChunk]) -> End | None:
+    def _over(self, key: _Key, chunks: Iterable[RawChunk]) -> End | None:
         """Returns the receiver of a packet that ends its association (RFC 9260 section 8.5.1)."""
         for chunk in chunks:
             if chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE):
                 # With the T bit the packet has the sender's own tag.
-                end = (self._reflected if chunk.flags & 1 else self._ends).get(ends)
+                end = (self._reflected if chunk.flags & 1 else self._ends).get(key)
                 live = None if end is None else self._live.get(end)
                 # A SHUTDOWN COMPLETE is ignored in any state but SHUTDOWN-ACK-SENT.
                 if chunk.type == ChunkType.ABORT or (live is not None and live.shut_down):
@@ -695,7 +705,15 @@ class _Walker:
     ) -> None:
         association = conversation.association
         assert association.peer is not None
-        paths = self._paths.get(ends) or {(peer.address, local.address): None}
+        own = conversation.own[ends.tag]
+        backwards = Ends(local.port, peer.port, association.peer.tag)
+        # RFC 9260 section 5.1.2: an end has the address from which it sends its INIT, and those
+        # that the INIT lists.
+        theirs = {peer.address, *association.peer.addresses, *self._added.get(ends, ())}
+        ours = {local.address, *own.addresses, *self._added.get(backwards, ())}
+        paths = tuple(
+            path for path in self._paths.get(ends, ()) if path[0] in theirs and path[1] in ours
+        ) or ((peer.address, local.address),)
         number = len(self.found.ends)
         stood = self._msns.get(ends, {})
         streams = tuple(
@@ -712,7 +730,7 @@ class _Walker:
             ends.tag,
             association.peer.tag,
             association.peer.tsn,
-            tuple(paths),
+            paths,
             streams,
         )
         self._next_stream += used
@@ -721,10 +739,11 @@ class _Walker:
             end.partner, other.partner = other, end
         initial = (end.tsn - 1) % _TSN
         past = dict.fromkeys(range(used), initial)
-        own = conversation.own[ends.tag]
         self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
-        self._ends[ends] = conversation.end = end
-        self._reflected[ends._replace(tag=end.peer_tag)] = end
+        conversation.end = end
+        for path in paths:
+            self._ends[ends, path] = end
+            self._reflected[ends._replace(tag=end.peer_tag), path] = end
         self.found.ends.append(end)
         self._add(Enter(self._frame, end))
 
@@ -771,9 +790,9 @@ class _Walker:
         conversation.own[sent.tag] = sent
         association.observe(_alone(ends, chunk))
 
-    def _send(self, ends: Ends, chunk: RawChunk) -> None:
+    def _send(self, key: _Key, chunk: RawChunk) -> None:
         """Takes another chunk that an end sends."""
-        receiver = self._ends.get(ends)
+        receiver = self._ends.get(key)
         end = None if receiver is None else receiver.partner
         if end is None or end not in self._live:
             return
@@ -843,7 +862,7 @@ class _Walker:
         return self._counts.get(host, 0) + before
 
     def _arrive(self, frame: SctpFrame) -> None:
-        end = self._ends.get(frame.ends) if frame.ends else None
+        end = self._ends.get((frame.ends, frame.path)) if frame.ends else None
         host = end.local.address if end else frame.destination
         fate = Fate.DIVERTED
         items: tuple[Item, ...] = ()
@@ -1088,6 +1107,16 @@ class _Walker:
 def _after(tsn: int, other: int) -> bool:
     """Returns True if a TSN is after another one (RFC 9260 section 1.6)."""
     return 0 < (tsn - other) % _TSN < _TSN // 2
+
+
+def _added(asconf: bytes) -> Iterator[str]:
+    """Yields the addresses that an ASCONF chunk adds (RFC 5061 section 4.2.1)."""
+    try:
+        for kind, value in read_parameters(asconf[4:]):
+            if kind == _ADD_ADDRESS:
+                yield from listed_addresses(read_parameters(value[4:]))
+    except ProtocolError:
+        return
 
 
 def _alone(ends: Ends, chunk: RawChunk) -> bytes:

@@ -98,8 +98,9 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
     """
     found = _Found()
     complete, _ = with_checksums(frames)
-    ends = traffic.ends if traffic else ()
-    known = {Ends(end.peer.port, end.local.port, end.tag) for end in ends}
+    known: dict[Ends, set[tuple[str, str]]] = {}
+    for end in traffic.ends if traffic else ():
+        known.setdefault(Ends(end.peer.port, end.local.port, end.tag), set()).update(end.paths)
     for frame, step in _with_steps(complete, traffic):
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
@@ -110,7 +111,8 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
         elif bad := _bad_set_up(frame.chunks):
             reason = bad
         else:
-            _of_sound(found, frame, step, known=frame.ends in known)
+            assert frame.ends is not None
+            _of_sound(found, frame, step, known.get(frame.ends))
             continue
         found.add("SCTP packet", reason, frame.number)
     for each in traffic.steps if traffic else ():
@@ -149,23 +151,27 @@ def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
     return ""
 
 
-def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None, *, known: bool) -> None:
+def _of_sound(
+    found: _Found, frame: SctpFrame, step: Incoming | None, paths: set[tuple[str, str]] | None
+) -> None:
     """Counts a frame that SCTP accepts if it has the association.
 
-    ``known``: its association is played.
+    ``paths`` are those of its association, if that is played.
     """
     if step is not None and step.fate is Fate.TAKEN:
         return
+    if paths is None:
+        reason = (
+            "of an association without the Adaptation Indication of DDP, or whose set-up is"
+            " not in the capture; --assume sctp declares that it existed before the capture began"
+        )
+    elif frame.path in paths:
+        reason = "before the set-up of its association was complete, or after its end"
+    else:
+        reason = "from or to an address that its association does not have, RFC 9260 section 5.1.2"
     ddp = [chunk for chunk in frame.processed if _is_ddp(chunk)]
     for _ in ddp:
-        found.add(
-            "DDP chunk",
-            "before the set-up of its association was complete, or after its end"
-            if known
-            else "of an association without the Adaptation Indication of DDP, or whose set-up is"
-            " not in the capture; --assume sctp declares that it existed before the capture began",
-            frame.number,
-        )
+        found.add("DDP chunk", reason, frame.number)
     if not ddp and step is None:
         found.add("SCTP packet", "of no association with DDP", frame.number)
 

@@ -8,6 +8,7 @@ of their arrival, each with its number in the sender's order, for :class:`~.ddp.
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,8 +46,10 @@ __all__ = [
     "bundle",
     "checksum",
     "decode_payload",
+    "listed_addresses",
     "maximum_segment",
     "processed",
+    "read_parameters",
 ]
 
 
@@ -97,6 +100,8 @@ ACCEPTS = Function.ACCEPT, Function.ENHANCED_ACCEPT
 REJECTS = Function.REJECT, Function.ENHANCED_REJECT
 
 ADAPTATION_PARAMETER = 0xC006  #: RFC 5061 section 4.2.6
+#: Octets of the addresses of IPv4 and IPv6, by the type of their parameter.
+_ADDRESS_OCTETS = {5: 4, 6: 16}
 #: The parameters of RFC 9260 sections 3.3.2 and 3.3.3 that are recognized and below 0x8000.
 _KNOWN = {5, 6, 7, 8, 9, 11, 12}
 ADAPTATION_DDP = 0x00000001  #: RFC 5043 section 5.1
@@ -208,6 +213,11 @@ class InitChunk:
                 break
         return None
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that the chunk lists (sections 3.3.2.1.1 and 3.3.2.1.2)."""
+        return tuple(listed_addresses(self.parameters))
+
     def encode(self) -> bytes:
         """Returns the chunk with its padding. The last parameter's padding does not count as
         length.
@@ -224,19 +234,32 @@ class InitChunk:
         if len(chunk.value) < cls._format.size:
             raise ProtocolError("an INIT chunk must have 16 octets of fixed fields", LLP_FRAMING)
         tag, window, outbound, inbound, tsn = cls._format.unpack_from(chunk.value)
-        parameters = tuple(_parameters(chunk.value[cls._format.size :]))
         return cls(
             tag,
             tsn,
             outbound,
             inbound,
             window,
-            parameters,
+            tuple(read_parameters(chunk.value[cls._format.size :])),
             acknowledges=chunk.type == ChunkType.INIT_ACK,
         )
 
 
-def _parameters(octets: bytes) -> Iterator[tuple[int, bytes]]:
+def listed_addresses(parameters: Iterable[tuple[int, bytes]]) -> Iterator[str]:
+    """Yields the addresses in parameters of a chunk."""
+    for kind, value in parameters:
+        if len(value) == _ADDRESS_OCTETS.get(kind):
+            yield str(ipaddress.ip_address(value))
+
+
+def read_parameters(octets: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields type and value of each parameter (RFC 9260 section 3.2.1), without padding.
+
+    Raises
+    ------
+    ProtocolError
+        A length is wrong.
+    """
     while len(octets) >= 4:
         kind, length = struct.unpack_from(">HH", octets)
         if not 4 <= length <= len(octets):

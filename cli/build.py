@@ -12,7 +12,7 @@ from rich.markup import escape
 from ..boards.build import build as build_board
 from ..boards.catalog import BOARDS
 from ..hdl.host.uart import phase_step
-from .outcome import BadInput, check_directory, exits
+from .outcome import BadInput, check_directory, exits, make_directory
 from .terminal import console, print_table
 
 
@@ -53,6 +53,7 @@ def build(
         typer.echo(f"warning: {chosen.warning}", err=True)
     folder = out or Path("build", chosen.name)
     check_directory(folder)
+    make_directory(folder)
     result = build_board(
         chosen, folder, seed=seed, progress=lambda step: typer.echo(f"{step} ...", err=True)
     )

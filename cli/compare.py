@@ -15,7 +15,7 @@ from ..sim.devices.room import Room
 from ..sim.reports.device_results import DeviceResults
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, Regions, SctpPort, planned
-from .outcome import DIFFERS, check_directory, exits, writing
+from .outcome import DIFFERS, check_directory, exits, make_directory, writing
 from .results import print_notes
 from .terminal import bar, colored, console, print_table, say
 from .waves import Cycles, Parts, cycles_of, waves_of
@@ -82,9 +82,7 @@ def compare(
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
     result = DeviceResults(asked.source, config.width, notes=found.notes, left_out=found.left_out)
-    if out is not None:
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     for target in chosen:
         file = None
         if out is not None and target != targets.Target.BOARD:

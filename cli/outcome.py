@@ -100,9 +100,20 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Callable[[], None]]:
 
 
 def check_directory(out: Path | None) -> None:
-    """Raises unless ``--out`` is a directory, or nothing is there."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise BadInput(f"--out {out} is a file, not a directory")
+    """Raises unless ``--out`` is a directory, or can be made where nothing is there."""
+    for place in () if out is None else (out, *out.parents):
+        with writing(out):
+            if place.is_dir():
+                return
+            if place.exists():
+                raise BadInput(f"--out {out}: {place} is a file, not a directory")
+
+
+def make_directory(out: Path | None) -> None:
+    """Makes the directory of ``--out`` unless it is there, before work that takes long."""
+    if out is not None:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

@@ -38,7 +38,15 @@ from ..sim.reports.one_frame import FrameCycles
 from ..sim.reports.record import MOST, OCTETS
 from ..sim.reports.report import Result, Run, left_out_text
 from .inputs import Asked, Assume, Input, Regions, SctpPort, read_input
-from .outcome import DIFFERS, BadInput, check_directory, exits, interruptible
+from .outcome import (
+    DIFFERS,
+    BadInput,
+    check_directory,
+    exits,
+    interruptible,
+    make_directory,
+    writing,
+)
 from .playing import Live, play
 from .results import print_differences, print_notes
 from .terminal import bar, colored, console, print_table, say
@@ -127,7 +135,8 @@ def sim(
     watch = Watch(live := Live(config, runner, asked))
     found = _read(asked, config, watch)
     result, waveforms = _simulate(asked, found, config, out, runner, shown, watch)
-    written = [] if out is None else _write(result, found, out)
+    with writing(out):
+        written = [] if out is None else _write(result, found, out)
     if as_json:
         typer.echo(json.dumps(report.as_json(result), indent=2))
     else:
@@ -185,6 +194,7 @@ def _simulate(
     with interruptible(watch.stop) as begin:
         begin()
         planning, changes = planned()
+    make_directory(out)
     result = Result(
         asked.source,
         engine.name,

@@ -322,6 +322,33 @@ def test_other_ends_have_their_own_exit_code(
     assert not (tmp_path / "out" / "report.json").exists()
 
 
+def test_a_second_report_in_a_directory_replaces_the_files_of_the_first(
+    sim: Ground, tmp_path: Path
+) -> None:
+    octets = b"".join(
+        MpaSender().send(struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + bytes(8)) for _ in "a"
+    )
+    packets = [*handshake(), tcp_packet(A, B, first_octet(1000), octets)]
+    out = tmp_path / "out"
+    assert sim(SHIPPED_CAPTURE, "--out", out).exit_code == 0
+    (out / "memory" / "own").write_text("of the user")
+    assert sim(capture_file(tmp_path, packets), "--out", out).exit_code == 0
+    for name, own in (("memory", {"own"}), ("receives", set[str]())):
+        folder = out / name
+        index = json.loads((folder / "index.json").read_text())
+        named = {"index.json", *(each["file"] for each in index)}
+        assert {each.name for each in folder.iterdir()} == named | own
+    (out / "memory" / "index.json").write_text("{")
+    assert sim(SHIPPED_CAPTURE, "--out", out).exit_code == 0
+
+
+def test_a_directory_that_cannot_be_made_is_bad_input(sim: Ground, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = sim(SHIPPED_CAPTURE, "--out", tmp_path / "file" / "below")
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert "file is a file, not a directory" in result.stderr
+
+
 def test_an_unknown_option_is_bad_input(sim: Ground) -> None:
     assert sim("--no-such-option").exit_code == 2
     assert sim("--engine", "steam").exit_code == 2

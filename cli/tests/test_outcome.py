@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from ddp_rnic.cli.outcome import BadInput, check_directory, exits, writing
+from ddp_rnic.cli.outcome import BadInput, check_directory, exits, make_directory, writing
 from ddp_rnic.flow.tools import BuildError, ToolError
 from ddp_rnic.sim.capture.capture import CaptureError
 from ddp_rnic.sim.engines.engine import DeviceError
@@ -69,7 +69,12 @@ def test_a_file_in_the_place_of_a_directory_is_bad_input(tmp_path: Path) -> None
     check_directory(tmp_path)
     check_directory(file)
     file.write_text("")
-    with pytest.raises(BadInput, match="is a file, not a directory"):
-        check_directory(file)
+    for place in (file, file / "below" / "it"):
+        with pytest.raises(BadInput, match=f"--out {place}: {file} is a file, not a directory"):
+            check_directory(place)
+    with pytest.raises(BadInput, match="cannot write to --out .*below: Not a directory"):
+        make_directory(file / "below")
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
     with pytest.raises(BadInput, match=f"cannot write to --out {file}: "), writing(file):
         (file / "more").write_text("")

@@ -259,7 +259,7 @@ def write(result: Result, directory: Path) -> None:
 
 
 def _write_memory(result: Result, memory: Path) -> None:
-    memory.mkdir(parents=True, exist_ok=True)
+    _clear(memory)
     index: list[dict[str, Any]] = []
     taken: set[str] = set()
     for run in result.runs:
@@ -283,8 +283,23 @@ def _write_memory(result: Result, memory: Path) -> None:
     _write_json(memory / "index.json", index)
 
 
+def _clear(folder: Path) -> None:
+    """Makes a folder, or removes the files of an earlier report, which its index names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    index = folder / "index.json"
+    if not index.exists():
+        return
+    try:
+        names = [each["file"] for each in json.loads(index.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError):
+        return  # not an index of a report
+    for name in names:
+        if isinstance(name, str) and name == Path(name).name:
+            (folder / name).unlink(missing_ok=True)
+
+
 def _write_receives(result: Result, receives: Path) -> None:
-    receives.mkdir(parents=True, exist_ok=True)
+    _clear(receives)
     with (receives / "index.json").open("w", encoding="utf-8") as file:
         # One after the other: there may be very many.
         before = "[\n"

@@ -391,14 +391,52 @@ def test_an_association_has_the_streams_that_both_ends_allow(
     assert left.startswith("3 DATA chunks (on an SCTP stream that is not among those")
 
 
-def test_a_second_path_is_of_the_same_association() -> None:
-    peers = opened()
+@pytest.mark.parametrize("known", ["of the INIT", "added", "none"])
+def test_a_second_path_is_of_the_association_that_has_its_addresses(known: str) -> None:
+    """RFC 9260 section 5.1.2: an INIT lists the addresses of its sender beside that of its packet.
+    RFC 5061 section 4.2.1: an ASCONF chunk adds one.
+    """
+    peers = Peers()
+    others = {end: bytes([10, 8, 0, number]) for number, end in enumerate((A, B), 1)}
+    if known == "of the INIT":
+        for end, octets in others.items():
+            own = peers.inits[end]
+            peers.inits[end] = replace(own, parameters=(*own.parameters, (5, octets)))
+    peers.set_up()
+    peers.open(0)
+    if known == "added":
+        for end, octets in others.items():
+            address = struct.pack(">HH", 5, 8) + octets
+            add = struct.pack(">IHHI", 1, 0xC001, 16, 7) + address
+            peers.send(end, Chunk(0xC1, 0, bytes(4) + address + add[4:]))
     frame = peers.send(A, peers.write(A, 0, STAG, 0, b"path"))
     packet = frame.octets[34 : 34 + 12 + 16 + 2 + 14 + 4]
     other = ethernet(sctp_in_ip("10.8.0.1", "10.8.0.2", packet + bytes(-len(packet) % 4)))
     peers.frames[-1] = replace(frame, octets=other)
+    if known == "none":
+        assert not sctp(peers.frames).arrivals
+        (left,) = (each for each in left_out(peers.frames) if "DDP" in each)
+        assert left.startswith("1 DDP chunk (from or to an address that its association does not")
+        return
     planned = plan_of(peers.frames)
     assert planned.endpoints == (A, B) and octets_of(planned, STAG) == b"path"
+
+
+def test_other_hosts_may_use_the_same_ports_and_tags() -> None:
+    """RFC 9260 section 1.4: "An association can be uniquely identified by the transport addresses
+    used by the endpoints in the association."
+    """
+    peers = opened()
+    others = Peers("10.9.0.1", "10.9.0.2", frames=peers.frames)
+    others.set_up()
+    others.open(0)
+    for each, end in ((peers, A), (others, "10.9.0.1")):
+        each.send(end, each.write(end, 0, STAG, 0, end.encode()))
+    found = sctp(peers.frames)
+    assert [end.paths for end in found.ends if end.streams[0] in {
+        arrival.stream for arrival in found.arrivals
+    }] == [((A, B),), (("10.9.0.1", "10.9.0.2"),)]  # fmt: skip
+    assert len(found.arrivals) == 2
 
 
 # -- frames --

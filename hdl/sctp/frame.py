@@ -185,7 +185,8 @@ class FrameParser(wiring.Component):
       total length of IP are wrong; or if an extension header or UDP header reaches beyond the
       packet;
     * FRAGMENT if it has a part of a packet, or any fragment header;
-    * OTHER if the packet is not SCTP or has too many extension headers;
+    * OTHER if the packet is not SCTP or has too many extension headers, or a routing header with
+      Segments Left other than zero;
     * MALFORMED if the SCTP packet has less than 12 octets, or the UDP header counts more octets
       than there are;
     * SCTP.
@@ -260,11 +261,12 @@ class FrameParser(wiring.Component):
         m.d.sync += valid.eq(Cat(shift.o.valid, valid))
 
         # The headers, one after the other.
-        m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + FIND)
+        m.submodules.heads = heads = Delay(data.ArrayLayout(17, words), Network.LATENCY + FIND)
         m.d.comb += [network.i_valid.eq(shift.o.valid), network.i.eq(shifted)]
         stage = network.valid, network.line, network.header, heads.o
         for w in range(words):
-            m.d.comb += heads.i[w].eq(shifted.data.word_select(2 * w, 16))
+            head = shifted.data.word_select(w, 32)
+            m.d.comb += heads.i[w].eq(Cat(head[:16], head[24:].any()))
         for number in range(self.EXTENSIONS):
             m.submodules[f"extension_{number}"] = extension = Extension(words)
             m.d.comb += [

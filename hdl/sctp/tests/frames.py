@@ -8,6 +8,7 @@ from ddp_rnic.hdl.sctp.frame import Kind
 
 PORT = 9899
 EXTENSIONS = (0, 43, 51, 60)
+NO_PROTOCOL = 59  # RFC 8200 section 4.7, No Next Header
 
 
 class Said(NamedTuple):
@@ -76,7 +77,8 @@ def _ipv6(frame, at, port):
         if end - at < 8:
             return Said(Kind.MALFORMED)
         size = 4 * (frame[at + 1] + 2) if protocol == 51 else 8 * (frame[at + 1] + 1)
-        protocol, at = frame[at], at + size
+        underway = protocol == 43 and frame[at + 3]  # RFC 8200 section 4.4, Segments Left
+        protocol, at = NO_PROTOCOL if underway else frame[at], at + size
     if at > end:
         return Said(Kind.MALFORMED)
     if protocol == 44:
@@ -147,13 +149,19 @@ def ipv4(rng, protocol, payload, *, words=5, piece=0, total=None, version=4):
     return bytes(header) + payload
 
 
-def ipv6(rng, protocol, payload, *, extensions=(), length=None, version=6):
-    """Returns an IPv6 packet; ``extensions`` are (protocol, its length field)."""
+def ipv6(rng, protocol, payload, *, extensions=(), left=0, length=None, version=6):
+    """Returns an IPv6 packet; ``extensions`` are (protocol, its length field).
+
+    ``left`` is the Segments Left of routing headers.
+    """
     chain = b""
     following = [*(kind for kind, _ in extensions), protocol][1:]
     for (kind, count), after in zip(extensions, following, strict=True):
         size = 4 * (count + 2) if kind == 51 else 8 * (count + 1)
-        chain += bytes((after, count)) + rng.randbytes(size - 2)
+        content = bytearray(rng.randbytes(size - 2))
+        if kind == 43:
+            content[1] = left
+        chain += bytes((after, count)) + content
     payload = chain + payload
     head = extensions[0][0] if extensions else protocol
     length = len(payload) if length is None else length
@@ -183,7 +191,8 @@ def draw(rng):
             for _ in range(count)
         ]
         extensions = [(kind, 0 if kind == 44 else size) for kind, size in extensions]
-        packet = ipv6(rng, protocol, payload, extensions=extensions)
+        left = rng.choice((0, 0, 0, 1, 128))
+        packet = ipv6(rng, protocol, payload, extensions=extensions, left=left)
         if wrong is not None:
             length = max(0, len(packet) - 40 + wrong)
             packet = packet[:4] + struct.pack(">H", length) + packet[6:]

@@ -262,13 +262,16 @@ def test_what_scapy_builds_is_read_as_scapy_says():
         / packet(2),
         link / Dot1AD(vlan=7) / Dot1Q(vlan=5) / six / packet(3),
         link / four / UDP(sport=9899, dport=PORT) / packet(4),
-        link / six / IPv6ExtHdrHopByHop() / IPv6ExtHdrRouting(addresses=["::9"])
+        link / six / IPv6ExtHdrHopByHop() / IPv6ExtHdrRouting(addresses=["::9"], segleft=0)
         / IPv6ExtHdrDestOpt() / UDP(sport=9, dport=PORT) / packet(5),
     ]  # fmt: skip
     other = [
         (Kind.OTHER, link / ARP()),
         (Kind.OTHER, link / four / dns),
         (Kind.OTHER, link / six / dns),
+        # RFC 8200 section 4.4, of an unrecognized Routing Type: "If Segments Left is non-zero, the
+        # node must discard the packet".
+        (Kind.OTHER, link / six / IPv6ExtHdrRouting(addresses=["::9"], segleft=1) / packet(9)),
         (Kind.FRAGMENT, link / IP(flags="MF") / packet(6)),
         (Kind.FRAGMENT, link / IP(frag=3) / packet(7)),
         (Kind.FRAGMENT, link / six / IPv6ExtHdrFragment() / packet(8)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
-import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
@@ -53,10 +54,15 @@ class Closing(ABC):
         close_after(error, self.close)
 
 
-class ProcessLock:
+# Only for type checkers is the RLock final.
+class ProcessLock(_thread.RLock):  # type: ignore[misc]
     """A reentrant lock that belongs to one process, and raises in a forked child.
 
     In a child nobody might ever release the lock, so waiting for it could last forever.
+
+    The methods that enter and leave a ``with`` block are the RLock's own, which are written in C:
+    CPython handles no signal between such an acquisition and the block, nor before the release. In
+    a method written in Python, a KeyboardInterrupt there would leave the lock taken.
 
     Parameters
     ----------
@@ -64,23 +70,41 @@ class ProcessLock:
         What the lock guards, for the message.
     """
 
+    def __new__(cls, name: str) -> Self:
+        return super().__new__(cls)
+
     def __init__(self, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        #: The lock itself, for conditions that share it.
-        self.lock = threading.RLock()
+        _LOCKS.add(self)
 
     def check(self) -> None:
         """Raises in a forked child."""
         if self._process != os.getpid():
             raise StateError(f"{self._name} belongs to the parent process: open it after the fork")
 
-    def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self.check()  # raises
-        self.lock.acquire()
 
-    def __exit__(self, *error: object) -> None:
-        self.lock.release()
+class _Inherited(ProcessLock):  # type: ignore[misc]
+    """The class of the parent's locks in a forked child."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.check()  # raises
+        return super().acquire(blocking, timeout)
+
+    __enter__ = acquire
+
+
+#: All locks of this process.
+_LOCKS: weakref.WeakSet[ProcessLock] = weakref.WeakSet()
+
+
+def _inherit() -> None:
+    """Makes the locks that a forked child has from its parent raise."""
+    for lock in _LOCKS:
+        lock.__class__ = _Inherited
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_inherit)
 
 
 def close_after(error: BaseException | None, close: Callable[[], None]) -> None:

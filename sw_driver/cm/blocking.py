@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..base.checks import instance
-from ..base.closing import Closing
+from ..base.closing import Closing, ProcessLock
 from ..base.errors import StateError
 from ..rdmap import QP, WC
 from ..verbs.pd import PD
@@ -34,6 +35,7 @@ class ConnectionManager(Closing):
     def __init__(self, pd: PD) -> None:
         instance("a connection manager's protection domain", pd, PD)
         self._pd = pd
+        self._lock, self._closed = ProcessLock("the connection manager"), False
         self._begun = threading.Event()
         self.listeners: set[Listener] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
@@ -52,12 +54,18 @@ class ConnectionManager(Closing):
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the thread, and returns its result. An interrupt cancels it."""
-        if not self._thread.is_alive():
+        try:
+            with self._lock:  # an event loop that has ended would drop the work
+                if self._closed or not self._thread.is_alive():
+                    raise StateError("the connection manager is closed")
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except StateError:
             work.close()
-            raise StateError("the connection manager is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
         try:
             return future.result()
+        except CancelledError:
+            raise StateError("the connection manager is closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -81,9 +89,11 @@ class ConnectionManager(Closing):
 
     def close(self) -> None:
         """Ends everything. A second call does nothing."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        with self._lock:
+            if not self._closed and self._thread.is_alive():
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
 
 
 class BlockingListener(Closing):

@@ -128,8 +128,12 @@ class Link:
         except (OSError, ProtocolError) as error:
             failure = failure or TransportError(f"the connection to the manager failed: {error}")
         with self._lock:
-            self._failure = failure or TransportError(
-                "the manager has closed the connection: look into its log for the reason"
+            self._failure = (
+                self._failure
+                or failure
+                or TransportError(
+                    "the manager has closed the connection: look into its log for the reason"
+                )
             )
             asked, self._asked = list(self._asked.values()), {}
         for answer in asked:
@@ -166,12 +170,15 @@ class Link:
         return None
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection. Requests without an answer fail."""
+        # The reader holds the lock when it ends.
+        self._failure = self._failure or TransportError("the connection to the manager is closed")
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._reader is not threading.current_thread():
             self._reader.join()
-        self._socket.close()
+        with self._lock:  # no thread sends
+            self._socket.close()
         while self._passed:
             os.close(self._passed.popleft())
 
@@ -540,7 +547,7 @@ class ClientCQ(CQ):
     def __init__(self, context: ClientContext, cqe: int = 1024) -> None:
         cqe = integer("cqe", cqe, 1, math.inf, "at least 1")
         self._waiting: set[threading.Event] = set()
-        self._asking, self._asked = threading.Lock(), None
+        self._asked = None
         with context.lock:
             context.check()
             self.context, self.cqe, self.closed = context, cqe, False
@@ -647,7 +654,7 @@ class ClientCQ(CQ):
         It asks once for all threads that wait, because the manager answers only a few waits at a
         time.
         """
-        with self._asking:
+        with self.context.lock:
             answer = self._asked
             if answer is not None and not answer.done():
                 return False
@@ -655,16 +662,17 @@ class ClientCQ(CQ):
             if answer is not None and answer.result() == protocol.READY.pack(True):
                 return True
             self._asked = self._ask_ready(None)
-        # This is done without the lock, because the answer may have come already.
-        self._asked.add_done_callback(lambda _: self.wake())
+            self._asked.add_done_callback(lambda _: self.wake())
         return False
 
     def _ask_ready(self, deadline: float | None) -> Future[bytes]:
-        self._check()
         left = protocol.LONGEST_WAIT
         if deadline is not None:
             left = min(left, max(int((deadline - time.monotonic()) * 1000) + 1, 0))
-        return self.context.link.ask(protocol.Wait(self.handle, left, self._taken))
+        # The manager gets the request before that of a thread that closes the queue.
+        with self.context.lock:
+            self._check()
+            return self.context.link.ask(protocol.Wait(self.handle, left, self._taken))
 
     def close(self) -> None:
         with self.context.lock:

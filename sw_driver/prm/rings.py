@@ -164,17 +164,19 @@ class DirectCQ(ClientCQ):
     # -- waiting ----------------------------------------------------------------------------------
 
     def _ask_ready(self, deadline: float | None) -> Future[bytes]:
-        if self._found or self._next() is not None:
-            ready: Future[bytes] = Future()
-            ready.set_result(protocol.READY.pack(True))
-            return ready
-        if self._seen() != self._consumed:
-            # The manager looks, so that the ring has room for those that come.
-            self.context.ask(protocol.Poll(self.handle, 1, False))
-        # The device interrupts the manager as soon as it has written others than these.
-        self._returned = self._seen()
-        self._page.ring(take(self._returned, queue=self.number, arm=True))
-        return super()._ask_ready(deadline)
+        with self.context.lock:
+            self._check()
+            if self._found or self._next() is not None:
+                ready: Future[bytes] = Future()
+                ready.set_result(protocol.READY.pack(True))
+                return ready
+            if self._seen() != self._consumed:
+                # The manager looks, so that the ring has room for those that come.
+                self.context.ask(protocol.Poll(self.handle, 1, False))
+            # The device interrupts the manager as soon as it has written others than these.
+            self._returned = self._seen()
+            self._page.ring(take(self._returned, queue=self.number, arm=True))
+            return super()._ask_ready(deadline)
 
     def close(self) -> None:
         with self.context.lock:

@@ -7,6 +7,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,40 @@ def test_a_post_of_another_thread_is_sent_without_further_ado(pd: PD) -> None:
         await finish(client, server)
 
     run(test)
+
+
+def test_closing_a_connection_manager_ends_the_calls_of_other_threads(pd: PD) -> None:
+    errors: list[str] = []
+
+    def request() -> None:
+        try:
+            listener.request(60)
+        except StateError as error:
+            errors.append(str(error))
+
+    with ConnectionManager(pd) as manager, manager.listen() as listener:
+        threads = [threading.Thread(target=request) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join(20)
+    assert errors == ["the listener is closed"] * 3
+    with ConnectionManager(pd) as manager:
+        listener = manager.listen()
+        threads = [threading.Thread(target=request) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.1)
+        manager.close()
+        for thread in threads:
+            thread.join(20)
+    assert len(errors) == 6 and {*errors[3:]} <= {
+        "the listener is closed",
+        "the connection manager is closed",
+    }
+    with pytest.raises(StateError, match="the connection manager is closed"):
+        listener.request(1)
 
 
 def test_programs_without_asyncio_wait_for_each_call(pd: PD) -> None:

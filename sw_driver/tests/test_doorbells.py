@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -547,6 +548,40 @@ def test_the_seventeenth_client_gets_a_sentence_and_later_the_page_of_one_that_l
             DirectCQ(one)
         one.close()
         assert prm.all_gone()
+
+
+@pytest.mark.parametrize("kind", [CQ, DirectCQ])
+def test_closing_a_context_ends_the_waits_of_other_threads(tmp_path: Path, kind: type[CQ]) -> None:
+    errors: list[str] = []
+
+    def wait(call: Callable[[], object]) -> None:
+        try:
+            while True:
+                call()
+        except RnicError as error:
+            errors.append(str(error))
+
+    with managed(tmp_path) as prm:
+        context = connect(prm.path)
+        cq = kind(context)
+        calls: list[Callable[[], object]] = [
+            lambda: cq.wait(60),
+            lambda: cq.wait_until(lambda: False, 60),
+            lambda: asyncio.run(cq.wait_async(60)),
+        ]
+        threads = [threading.Thread(target=wait, args=(call,)) for call in calls for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        context.close()
+        for thread in threads:
+            thread.join(20)
+        # The manager answers the waits for a closed queue, unless the connection is closed first.
+        assert len(errors) == 6
+        assert {*errors} <= {"the context is closed", "the connection to the manager is closed"}
+        for call in calls:
+            wait(call)
+        assert errors[6:] == ["the context is closed"] * 3
 
 
 #: What a client does, step by step; it may die after each.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import socket
@@ -123,6 +124,87 @@ def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
         interrupt.close()
 
 
+def test_closing_ends_all_waits_for_the_interrupt_of_uio(registers: Path, udmabuf: UDmaBuf) -> None:
+    """Each thread gets the error, and the descriptors are closed after the last one has left."""
+    kernel, user = socket.socketpair()
+    errors: list[str] = []
+
+    def wait() -> None:
+        try:
+            while True:
+                transport.wait(60)
+        except TransportError as error:
+            errors.append(str(error))
+
+    with kernel, user:
+        transport = MappedTransport(registers, udmabuf, offset=0x2000)
+        transport._interrupt = UioInterrupt(user.fileno())
+        woken = transport._interrupt._woken
+        threads = [threading.Thread(target=wait, daemon=True) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        transport.wake()
+        transport.close()
+        os.fstat(woken)
+        with pytest.raises(TransportError, match="the transport is closed"):
+            transport.wait(60)
+        for thread in threads:
+            thread.join(20)
+        assert errors == ["the transport is closed"] * 5
+        transport._interrupt = None
+        gc.collect()  # the frames of pytest's error
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(woken)
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_closing_waits_until_no_thread_accesses_a_register(
+    registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch, write: bool
+) -> None:
+    transport = MappedTransport(registers, udmabuf, offset=0x2000)
+    inside, done, check = threading.Event(), [], transport._check
+
+    def slow() -> None:
+        check()
+        inside.set()
+        time.sleep(0.2)
+
+    def access() -> None:
+        if write:
+            transport.write(regs.address("STAG_INDEX"), 7)
+            done.append(regs.ID)
+        else:
+            done.append(transport.read(regs.address("ID")))
+
+    monkeypatch.setattr(transport, "_check", slow)
+    thread = threading.Thread(target=access)
+    thread.start()
+    inside.wait(20)
+    transport.close()
+    assert done == [regs.ID]
+    thread.join()
+
+
+def test_memory_of_a_closed_transport_is_not_accessed(
+    registers: Path, udmabuf: UDmaBuf, page: Path
+) -> None:
+    with MappedTransport(registers, udmabuf, offset=0x2000, pages=[page]) as transport:
+        memory = transport.pin(memoryview(bytearray(8)))
+        (file,) = transport.page_files
+        os.close(file.lend())
+    for call in (
+        lambda: memory.pull(0, 8),
+        lambda: memory.push(0, 8),
+        lambda: transport.pin(memoryview(bytearray(8))),
+        lambda: file.lent,
+        file.lend,
+    ):
+        with pytest.raises(TransportError, match="the transport is closed"):
+            call()
+    memory.close()
+
+
 def test_a_closed_file_is_free_while_a_forked_child_has_it(
     registers: Path, udmabuf: UDmaBuf, tmp_path: Path
 ) -> None:
@@ -137,13 +219,14 @@ def test_a_closed_file_is_free_while_a_forked_child_has_it(
 
 
 def test_a_forked_child_does_not_touch_the_parents_registers(
-    registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch
+    registers: Path, udmabuf: UDmaBuf
 ) -> None:
     """The registers are mapped into the child, too, and so is the memory that the device writes."""
     with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
         before = registers.read_bytes()
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: 1)
+        child = os.fork()
+        if not child:
+            refused = 0
             for call in (
                 lambda: transport.read(0),
                 lambda: transport.write(8, 5),
@@ -151,9 +234,13 @@ def test_a_forked_child_does_not_touch_the_parents_registers(
                 lambda: transport.pin(memoryview(bytearray(8))),
                 lambda: transport.allocate(8),
             ):
-                with pytest.raises(StateError, match="open the transport after the fork"):
+                try:
                     call()
+                except StateError as error:
+                    refused += "open it after the fork" in str(error)
             transport.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
         assert transport.read(regs.address("ID")) == regs.ID
         assert registers.read_bytes() == before
 

@@ -236,6 +236,33 @@ def test_what_is_unpinned_is_the_kernels_again(pins: Pins) -> None:
     buffer.close()
 
 
+def test_closed_pins_are_left_alone(pins: Pins, tmp_path: Path) -> None:
+    """Another file may have the number of the descriptor that was closed."""
+    buffer = mmap.mmap(-1, PAGE)
+    slot, ring = pins.pin(address_of(buffer), PAGE), pins._ring
+    pins.close()
+    file = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    if file != ring:
+        os.dup2(file, ring)
+        os.close(file)
+    pins.unpin([slot])
+    with pytest.raises(TransportError, match="the transport is closed"):
+        pins.pin(address_of(buffer), PAGE)
+    pins.close()
+    os.close(ring)
+
+
+@pytest.mark.usefixtures("pins")
+def test_a_closed_pagemap_is_not_read() -> None:
+    pagemap, buffer = Pagemap(), mmap.mmap(-1, PAGE)
+    pagemap.close()
+    for call in (pagemap.pin, pagemap.share):
+        with pytest.raises(TransportError, match="the transport is closed"):
+            call(memoryview(buffer))
+    with pytest.raises(TransportError, match="the transport is closed"):
+        pagemap.places(address_of(buffer), PAGE)
+
+
 @pytest.mark.usefixtures("root", "pins")
 def test_a_large_buffer_is_unpinned_in_steps() -> None:
     before, pagemap = pinned_kib(), Pagemap()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from ddp_rnic.sw_driver import (
     TransportError,
     TransportTimeout,
 )
+from ddp_rnic.sw_driver.tests.test_open import Constants
 from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
 
 
@@ -184,3 +186,26 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, text: str) -> No
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidRequest, match="is not a recording of a session"):
         Replay(path)
+
+
+def test_closing_a_recording_ends_the_calls_of_other_threads(tmp_path: Path) -> None:
+    errors: list[str] = []
+
+    def wait() -> None:
+        waiting.set()
+        try:
+            while True:
+                recorder.wait(0.001)
+        except TransportError as error:
+            errors.append(str(error))
+
+    waiting = threading.Event()
+    recorder = Recorder(Constants(), tmp_path / "session.jsonl")
+    thread = threading.Thread(target=wait)
+    thread.start()
+    waiting.wait(20)
+    recorder.close()
+    thread.join(20)
+    assert errors == ["the transport is closed"]
+    with pytest.raises(TransportError, match="the transport is closed"):
+        recorder.read(0)

@@ -15,6 +15,7 @@ import select
 import stat
 import struct
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +24,8 @@ from typing import Any, NamedTuple
 
 from ...hdl.spec import regs
 from ..base.checks import file_path, instance, integer
-from ..base.errors import InvalidRequest, ResourceExhausted, StateError, TransportError
+from ..base.closing import ProcessLock
+from ..base.errors import InvalidRequest, ResourceExhausted, TransportError
 from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish, lay_out
 from .pins import PIECE, Pins
 from .transport import PageFile, Transport
@@ -75,21 +77,31 @@ class UioInterrupt:
     Parameters
     ----------
     file
-        Descriptor of the device. The caller closes it.
+        Descriptor of the device. The caller closes it; the interrupt has a copy of it.
     """
 
     def __init__(self, file: int) -> None:
-        self._file = file
         self._lock = threading.Lock()
-        self._enable()
+        self._closed = False
+        # The descriptors are closed when no thread is in a method any more. Earlier, another file
+        # of the process could get the number of a descriptor for which a thread waits.
+        self._file = os.dup(file)
+        weakref.finalize(self, os.close, self._file)
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._woken)
+        self._enable()
 
     def wait(self, timeout: float) -> None:
-        """Returns when the interrupt comes, or after ``timeout`` seconds."""
+        """Returns when the interrupt comes, or after ``timeout`` seconds; raises once the interrupt
+        is closed.
+        """
         ready = select.select([self._file, self._woken], [], [], timeout)[0]
         if self._woken in ready:
             with suppress(BlockingIOError):  # another wait was faster
                 os.eventfd_read(self._woken)
+        if self._closed:
+            self.wake()  # the next thread that waits
+            raise TransportError("the transport is closed")
         if self._file in ready:
             # Other threads may wait too: all but the first find that the interrupt was read
             # already.
@@ -103,8 +115,9 @@ class UioInterrupt:
         os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
-        """Closes the descriptor through which waits are woken."""
-        os.close(self._woken)
+        """Ends the waits of all threads with an error."""
+        self._closed = True
+        self.wake()
 
     def _enable(self) -> None:
         """Enables the interrupt, which the kernel masks when it comes.
@@ -163,6 +176,7 @@ class MappedPage(PageFile):
 
     def __init__(self, path: Path, address: int | None) -> None:
         self._path, self._lent, self._watch = path, False, -1
+        self._lock = threading.Lock()
         try:
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -183,29 +197,39 @@ class MappedPage(PageFile):
 
     @property
     def lent(self) -> bool:
-        if self._lent:
-            try:
-                _, mask, _, _ = _EVENT.unpack(os.read(self._watch, _EVENT.size))
-            except BlockingIOError:
-                return True
-            self._lent = not mask & _IN_CLOSE_WRITE
-        return self._lent
+        with self._lock:
+            self._check()
+            if self._lent:
+                try:
+                    _, mask, _, _ = _EVENT.unpack(os.read(self._watch, _EVENT.size))
+                except BlockingIOError:
+                    return True
+                self._lent = not mask & _IN_CLOSE_WRITE
+            return self._lent
 
     def lend(self) -> int:
-        # O_SYNC makes the mapping of memory of a device uncached.
-        try:
-            file = os.open(self._path, os.O_RDWR | os.O_SYNC | os.O_CLOEXEC)
-        except OSError as error:
-            raise ResourceExhausted(
-                f"{self._path}, the file of a doorbell page, cannot be opened: {error.strerror}"
-            ) from error
-        self._lent = True
-        return file
+        with self._lock:
+            self._check()
+            # O_SYNC makes the mapping of memory of a device uncached.
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_SYNC | os.O_CLOEXEC)
+            except OSError as error:
+                raise ResourceExhausted(
+                    f"{self._path}, the file of a doorbell page, cannot be opened: {error.strerror}"
+                ) from error
+            self._lent = True
+            return file
+
+    def _check(self) -> None:
+        """Raises where the file is closed."""
+        if self._watch < 0:
+            raise TransportError("the transport is closed")
 
     def close(self) -> None:
-        if self._watch >= 0:
-            os.close(self._watch)
-            self._watch = -1
+        with self._lock:
+            if self._watch >= 0:
+                os.close(self._watch)
+                self._watch = -1
 
 
 def _wrong(file: int, address: int | None) -> str | None:
@@ -266,6 +290,7 @@ class MappedTransport(Transport):
             raise InvalidRequest(f"offset must be {rule}, not {offset!r}")
         instance("memory", memory, HostMemory)
         self._memory = memory
+        self._lock = ProcessLock("the mapped device")
         start = offset & -_PAGE
         path = file_path("path", path)
         try:
@@ -303,19 +328,18 @@ class MappedTransport(Transport):
             raise
 
     def read(self, address: int) -> int:
-        self._check()
-        return int(self._registers[address // 4])
+        with self._lock:
+            self._check()
+            return int(self._registers[address // 4])
 
     def write(self, address: int, value: int) -> None:
-        self._check()
-        self._registers[address // 4] = value
+        with self._lock:
+            self._check()
+            self._registers[address // 4] = value
 
     def _check(self) -> None:
         """Raises where the transport is closed, or belongs to the parent process."""
-        if self.inherited:
-            raise StateError(
-                "the registers belong to the parent process: open the transport after the fork"
-            )
+        self._lock.check()
         if self._registers is None:
             raise TransportError("the transport is closed")
 
@@ -346,7 +370,9 @@ class MappedTransport(Transport):
             self._interrupt.wake()
 
     def close(self) -> None:
-        if self._registers is not None:
+        with self._lock:
+            if self._registers is None:
+                return
             self._registers = None
             if self._interrupt is not None:
                 self._interrupt.close()
@@ -375,6 +401,7 @@ class Pagemap(HostMemory):
 
     def __init__(self, pagemap: Path | str = "/proc/self/pagemap") -> None:
         self.pins = Pins()
+        self._lock = threading.Lock()
         try:
             self._pagemap = os.open(pagemap, os.O_RDONLY)
         except OSError as error:
@@ -425,7 +452,10 @@ class Pagemap(HostMemory):
         """Returns the physical addresses of pinned octets of this process."""
         pages = range(address & -_PAGE, address + length, _PAGE)
         for _ in range(_LOOKS):
-            octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
+            with self._lock:
+                if self._pagemap < 0:
+                    raise TransportError("the transport is closed")
+                octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
             if len(octets) != 8 * len(pages):
                 raise TransportError("the pagemap does not have all pages of the buffer")
             entries = [entry for (entry,) in struct.iter_unpack("=Q", octets)]
@@ -448,7 +478,10 @@ class Pagemap(HostMemory):
         return found
 
     def close(self) -> None:
-        os.close(self._pagemap)
+        with self._lock:
+            if self._pagemap >= 0:
+                os.close(self._pagemap)
+                self._pagemap = -1
         self.pins.close()
 
 
@@ -501,6 +534,7 @@ class UDmaBuf(HostMemory):
         except (OSError, ValueError) as error:
             raise TransportError(f"{device} cannot be used: {error}") from error
         self._arena = Arena(self._start, size, f"octets of {device}")
+        self._lock = threading.Lock()
 
     def pinning(self, view: memoryview) -> Steps[Memory]:
         return Bounce.making(view, self._arena, self._read, self._write)
@@ -510,11 +544,21 @@ class UDmaBuf(HostMemory):
 
     def _read(self, address: int, length: int) -> bytes:
         start = address - self._start
-        return self._map[start : start + length]
+        with self._lock:
+            self._check()
+            return self._map[start : start + length]
 
     def _write(self, address: int, octets: bytes) -> None:
         start = address - self._start
-        self._map[start : start + len(octets)] = octets
+        with self._lock:
+            self._check()
+            self._map[start : start + len(octets)] = octets
+
+    def _check(self) -> None:
+        """Raises where the memory is closed."""
+        if self._map.closed:
+            raise TransportError("the transport is closed")
 
     def close(self) -> None:
-        self._map.close()
+        with self._lock:
+            self._map.close()

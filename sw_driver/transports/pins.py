@@ -16,6 +16,7 @@ import ctypes
 import errno
 import os
 import struct
+import threading
 from collections import deque
 from collections.abc import Iterable
 
@@ -49,6 +50,7 @@ class Pins:
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._free = deque(range(SLOTS))
+        self._lock = threading.Lock()
         try:
             parameters = ctypes.create_string_buffer(_PARAMETERS)
             self._ring = self._ask(_SETUP, 1, parameters)
@@ -77,28 +79,32 @@ class Pins:
 
         The pages are in memory and writable when this returns.
         """
-        if not self._free:
-            raise ResourceExhausted(
-                f"all {SLOTS} slots for pinned memory are in use: revoke a region"
-            )
-        try:
-            self._set(self._free[0], address, length)
-        except OSError as error:
-            if error.errno in (errno.EFAULT, errno.EOPNOTSUPP):
-                raise InvalidRequest(
-                    "a buffer must be memory that the kernel can pin, not the mapping of a file on"
-                    " a disk: copy the octets to other memory"
+        with self._lock:
+            if self._ring < 0:
+                raise TransportError("the transport is closed")
+            if not self._free:
+                raise ResourceExhausted(
+                    f"all {SLOTS} slots for pinned memory are in use: revoke a region"
+                )
+            try:
+                self._set(self._free[0], address, length)
+            except OSError as error:
+                if error.errno in (errno.EFAULT, errno.EOPNOTSUPP):
+                    raise InvalidRequest(
+                        "a buffer must be memory that the kernel can pin, not the mapping of a file"
+                        " on a disk: copy the octets to other memory"
+                    ) from error
+                raise ResourceExhausted(
+                    f"pages cannot be pinned ({error.strerror}): raise the limit, 'ulimit -l'"
                 ) from error
-            raise ResourceExhausted(
-                f"pages cannot be pinned ({error.strerror}): raise the limit, 'ulimit -l'"
-            ) from error
-        return self._free.popleft()
+            return self._free.popleft()
 
     def unpin(self, slots: Iterable[int]) -> None:
-        """Releases the pages of these slots to the kernel."""
-        for slot in slots:
-            self._set(slot, 0, 0)
-            self._free.append(slot)
+        """Releases the pages of these slots to the kernel, unless :meth:`close` has done so."""
+        with self._lock:
+            for slot in slots if self._ring >= 0 else ():
+                self._set(slot, 0, 0)
+                self._free.append(slot)
 
     def _set(self, slot: int, address: int, length: int) -> None:
         vector = ctypes.create_string_buffer(struct.pack("@PN", address, length))
@@ -107,4 +113,7 @@ class Pins:
 
     def close(self) -> None:
         """Unpins everything."""
-        os.close(self._ring)
+        with self._lock:
+            if self._ring >= 0:
+                os.close(self._ring)
+                self._ring = -1

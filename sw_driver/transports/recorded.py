@@ -42,7 +42,7 @@ class Recorder(Transport):
         self._inner = inner
         # Buffered by lines, so that a forked child has no unwritten line to write a second time.
         self._file = open(path, "w", encoding="utf-8", buffering=1)
-        self._lock = ProcessLock("the recording")
+        self.lock = ProcessLock("the recording")
         self._memories = 0
         self.note({"format": FORMAT, "of": type(inner).__name__})
 
@@ -53,34 +53,35 @@ class Recorder(Transport):
     @contextmanager
     def noted(self, call: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         """Writes a call with its result, which the block puts into the dict, or with the
-        error it raises.
+        error it raises. The caller has the lock.
         """
-        with self._lock:
-            result: dict[str, Any] = {}
-            try:
-                yield result
-            except TransportError as error:
-                kind = "timeout" if isinstance(error, TransportTimeout) else "error"
-                result[kind] = str(error)
-                raise
-            finally:
-                self.note({"call": call, **arguments, **result})
+        if self._file.closed:
+            raise TransportError("the transport is closed")
+        result: dict[str, Any] = {}
+        try:
+            yield result
+        except TransportError as error:
+            kind = "timeout" if isinstance(error, TransportTimeout) else "error"
+            result[kind] = str(error)
+            raise
+        finally:
+            self.note({"call": call, **arguments, **result})
 
     def read(self, address: int) -> int:
-        with self.noted("read", address=address) as result:
+        with self.lock, self.noted("read", address=address) as result:
             result["value"] = value = self._inner.read(address)
         return value
 
     def write(self, address: int, value: int) -> None:
-        with self.noted("write", address=address, value=value):
+        with self.lock, self.noted("write", address=address, value=value):
             self._inner.write(address, value)
 
     def pin(self, view: memoryview) -> Memory:
-        with self.noted("pin", length=len(view)) as result:
+        with self.lock, self.noted("pin", length=len(view)) as result:
             return self._memory(self._inner.pin(view), result)
 
     def allocate(self, octets: int) -> Memory:
-        with self.noted("allocate", length=octets) as result:
+        with self.lock, self.noted("allocate", length=octets) as result:
             return self._memory(self._inner.allocate(octets), result)
 
     def _memory(self, memory: Memory, result: dict[str, Any]) -> Memory:
@@ -92,20 +93,20 @@ class Recorder(Transport):
         begun = time.monotonic()
         # The wait does not hold the lock, so that other threads can work; it changes nothing.
         self._inner.wait(timeout)
-        with self.noted("wait") as result:
+        with self.lock, self.noted("wait") as result:
             result["seconds"] = time.monotonic() - begun
 
     def wake(self) -> None:
         self._inner.wake()
 
     def entropy(self, octets: int) -> bytes:
-        with self.noted("entropy", length=octets) as result:
+        with self.lock, self.noted("entropy", length=octets) as result:
             drawn = self._inner.entropy(octets)
             result["octets"] = drawn.hex()
         return drawn
 
     def close(self) -> None:
-        with self._lock:
+        with self.lock:
             self._inner.close()
             self._file.close()
 
@@ -116,22 +117,31 @@ class _RecordedMemory(Memory):
         self.view, self.extents = inner.view, inner.extents
 
     def pull(self, offset: int, length: int) -> None:
-        with self._recorder.noted("pull", memory=self._number, offset=offset) as result:
+        with (
+            self._recorder.lock,
+            self._recorder.noted("pull", memory=self._number, offset=offset) as result,
+        ):
             self._inner.pull(offset, length)
             result["octets"] = self.view[offset : offset + length].hex()
 
     def pull_written(self) -> None:
-        with self._recorder.noted("pull", memory=self._number, offset=0) as result:
+        with (
+            self._recorder.lock,
+            self._recorder.noted("pull", memory=self._number, offset=0) as result,
+        ):
             self._inner.pull_written()
             result["octets"] = self.view.hex()
 
     def push(self, offset: int, length: int) -> None:
         octets = self.view[offset : offset + length].hex()
-        with self._recorder.noted("push", memory=self._number, offset=offset, octets=octets):
+        with (
+            self._recorder.lock,
+            self._recorder.noted("push", memory=self._number, offset=offset, octets=octets),
+        ):
             self._inner.push(offset, length)
 
     def close(self) -> None:
-        with self._recorder.noted("unpin", memory=self._number):
+        with self._recorder.lock, self._recorder.noted("unpin", memory=self._number):
             self._inner.close()
 
 

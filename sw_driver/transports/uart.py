@@ -143,6 +143,7 @@ class UartTransport(Transport):
     def write(self, address: int, value: int) -> None:
         with self._lock:
             if address in _KEPT:
+                self._check()
                 self._pending.append((address, value))
                 return
             self._flush()
@@ -224,8 +225,14 @@ class UartTransport(Transport):
 
     # -- the link ---------------------------------------------------------------------------------
 
+    def _check(self) -> None:
+        """Raises where the transport is closed."""
+        if not self._serial.is_open:
+            raise TransportError("the transport is closed")
+
     def _flush(self) -> None:
         """Makes the pending writes in their order; those to adjacent registers share a command."""
+        self._check()
         while self._pending:
             first = self._pending[0][0]
             run: list[int] = []

@@ -488,7 +488,7 @@ class Context(Closing):
     def _begin(self) -> None:
         self.lock = ProcessLock("the device")
         #: Signalled when something arrives for which a thread may wait.
-        self._arrived = threading.Condition(self.lock.lock)
+        self._arrived = threading.Condition(self.lock)
         self._watching = False  # whether a thread waits in the transport
 
     def check(self) -> None:
@@ -761,25 +761,28 @@ class Context(Closing):
         timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self.lock:
-                self.service()
-                if ready():
-                    return True
-                left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
-                if left <= 0:
-                    return False
-                if self._watching:
-                    # Another thread waits in the transport, and takes completions and events.
-                    self._arrived.wait(left)
-                    continue
-                self._watching = True
+            watching = False
+            # An interrupt at any place must reset ``_watching``.
             try:
+                with self.lock:
+                    self.service()
+                    if ready():
+                        return True
+                    left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
+                    if left <= 0:
+                        return False
+                    if self._watching:
+                        # Another thread waits in the transport, and takes completions and events.
+                        self._arrived.wait(left)
+                        continue
+                    self._watching = watching = True
                 # This does not hold the lock, so that others can post and poll meanwhile.
                 self.transport.wait(left)
             finally:
-                with self.lock:
+                if watching:
                     self._watching = False
-                    self._arrived.notify_all()
+                    with self.lock:
+                        self._arrived.notify_all()
 
     def wake(self) -> None:
         """Makes all waiting threads look again, after something was put where they wait for it.

@@ -286,15 +286,17 @@ class Control(wiring.Component):
         setting, page = self.streams.payload, self.pages.payload
         commit, known = Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
-        # The entries that the streams had before the reset are still in the table.
-        walk = Signal(range(self.config.streams + 1))
+        # The entries that the streams had before the reset are still in the table. SentCompletions
+        # walks over its streams, too, in two cycles each.
+        pace = 1 if self.config.transmit else 0
+        walk = Signal(range((self.config.streams << pace) + 1))
         with m.If(self.resetting):
             m.d.sync += walk.eq(walk + 1)
         m.d.comb += [
             self.resetting.eq(~walk[-1]),
             commit.eq(registers.stream_commit & known),
             self.streams.valid.eq(self.resetting | commit | (registers.revoke_stream & known)),
-            setting.index.eq(Mux(self.resetting, walk, registers.stream_index)),
+            setting.index.eq(Mux(self.resetting, walk[pace:], registers.stream_index)),
             Cat(setting.entry.enable, setting.entry.llp).eq(
                 registers.stream_flags & registers.stream_commit.replicate(32)),
             setting.entry.pd.eq(registers.stream_pd),

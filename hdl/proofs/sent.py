@@ -88,9 +88,10 @@ class Completed(Harness):
 
     Assumes that the stream is bound and has no message at first, and is not bound again; what
     :class:`~..send.sent.HandOver` promises: at most one message fails, successes come before it,
-    and flushed messages after it; that releases end at messages that left; fewer than 2**15
-    entries in all; and one answer to each completion. :class:`Entry` replaces the table, which the
-    theorems of :mod:`~.blockram` allow, and :class:`Present` the queue of streams, as
+    and flushed messages after it, and at most one is lost; that releases end at messages that left;
+    fewer than 2**15 entries in all; no message before the sweep after a reset has reached the
+    stream; and one answer to each completion. :class:`Entry` replaces the table, which the theorems
+    of :mod:`~.blockram` allow, and :class:`Present` the queue of streams, as
     :class:`~.streams.BacklogOrder` does. By induction of depth ``DEPTH``.
     """
 
@@ -175,12 +176,12 @@ class Completed(Harness):
             Cover(self.past(full, 4) & rests & (reported != 0)),
         ]
         self.lemma(if_(asked & came & (offered.queue == queue), self.inside["came"]), "room")
-        self._where(m, behind, full)
+        self._where(m, facts, behind, full)
         self._counts(facts, behind)
         written = self._reporter(facts, message, behind, reported, told, asked, offered)
         self._owed(facts, message, behind, reported, told, written)
 
-    def _where(self, m, behind, full):
+    def _where(self, m, facts, behind, full):
         """States where the stream is while something of it is to be reported."""
         inside, account, due = self.inside, self.account, self.due
         named = inside["finish__payload"] == self.stream
@@ -206,6 +207,14 @@ class Completed(Harness):
         blocked = inside["blocked"].bit_select(self.bound.queue, 1)
         self.lemma(if_(blocked, full), "blocked")
         self.lemma(inside["sweeping"] == left.any(), "a sweep")
+        restarts = inside["restarts"]
+        self.lemma(if_(restarts, left >= self.dut.config.streams - swept), "the first sweep")
+        begins = self.waits | Cat(
+            steps[k] & (inside[f"op_{k}"] == self.SWEEP if k < 3 else inside["sweep_0"])
+            & inside[f"restart_{k}"] & (inside[f"number_{k}"] == self.stream)
+            for k in range(4)).any()
+        self.lemma(if_(begins, ~account.listed & ~account.owes.any() & ~facts.ended.any()),
+                   "nothing is owed at first")
         self.lemma(left <= self.dut.config.streams, "a sweep ends")
         to_come = (self.stream - swept)[:len(swept)] < left
         self.lemma(if_(account.parked, blocked | sweeps | to_come), "parked")
@@ -300,14 +309,17 @@ class Completed(Harness):
             "ended": 16, "left": 16, "bad": 16, "released": 16, "failed": 1, "lost": 1}))
         self.polite(i)
         self.polite(release)
+        self.waits = self.inside["restarts"] & (self.inside["swept"] <= stream)
+        for port in (i, release):
+            self.assume(if_(self.waits & port.valid, port.payload.stream != stream))
         self.mine = mine = self.past(i.valid & i.ready & (i.payload.stream == stream), 4)
         self.came = came = i.payload.shape()(self.past(i.payload, 4))
         index = Signal(16)
         success, failed = came.status == SUCCESS, came.status == FAILED
         m.d.comb += index.eq(facts.ended + came.entries)
         self.assume(if_(mine, Mux(facts.failed, came.status == FLUSHED, success | failed)))
-        self.assume(if_(mine & ~failed, came.entries.any()))
-        self.assume(if_(mine & came.lost, failed & ~came.entries.any()))
+        self.assume(if_(mine & ~failed & ~came.lost, came.entries.any()))
+        self.assume(if_(mine & came.lost, ~success & ~facts.lost & ~came.entries.any()))
         self.assume(~facts.ended[-1])
         if self.few:
             self.assume(came.entries < 4)

@@ -147,8 +147,9 @@ class Departure(wiring.Component):
     fail : In(stream.Signature(range(streams)))
         Closes the sending half of a stream.
     passed : Out(stream.Signature(Passed(streams), always_ready=True))
-        Each segment that leaves, or that ends a message; and each closing by ``fail``, as the end
-        of a message that failed and has no entry.
+        Each segment that leaves, or that ends a message; and each first read of a ring or of a
+        repeat that fails, as the end of a message without entry, which is FLUSHED if the half was
+        closed before.
     room : In(1)
         There was room for four of these, of ``closed`` and of ``refunds``, one cycle ago.
     closed : Out(stream.Signature(range(streams), always_ready=True))
@@ -242,8 +243,8 @@ class Departure(wiring.Component):
             closes.eq(fails[2] | (wrong & ~known_tag.stops)),
             ends.eq(known_tag.ends & ~fails[2] & ~again),
             # A segment that is given up, and was to be sent again, fails like a read of the ring.
-            alone.eq(fails[2] | (again & closes)),
-            written.lost.eq(state.lost | (state.open & alone)),
+            alone.eq((fails[2] | (again & closes)) & ~state.lost),
+            written.lost.eq(state.lost | alone),
             written.open.eq(state.open & ~closes),
             written.failed.eq(state.failed | (state.open & closes)),
             written.ending.eq((state.ending | (state.open & closes & ~alone)) & ~ends),
@@ -290,7 +291,7 @@ class Departure(wiring.Component):
         """Reports the outcome of the segment of ``length`` that is ``known`` in this cycle."""
         passed, message = self.passed.payload, self.passed.payload.message
         m.d.sync += [
-            self.passed.valid.eq(known & Mux(now.alone, state.open, now.leaves | now.ends)),
+            self.passed.valid.eq(known & (now.alone | now.leaves | now.ends)),
             passed.leaves.eq(now.leaves),
             passed.sctp.eq(now.sctp),
             passed.ends.eq(now.ends | now.alone),
@@ -299,7 +300,7 @@ class Departure(wiring.Component):
             message.signaled.eq(tag.signaled),
             message.lost.eq(now.alone),
             message.status.eq(Mux(now.leaves, SentStatus.SUCCESS, Mux(
-                (state.open & now.closes) | state.ending,
+                (state.open & now.closes) | (state.ending & ~now.alone),
                 SentStatus.FAILED, SentStatus.FLUSHED))),
             self.leaves.eq(known & now.leaves & ~now.sctp),
             self.leaves_chunk.eq(known & now.leaves & now.sctp),

@@ -25,7 +25,8 @@ class EndedMessage(data.StructLayout):
     """A message that has ended: its ``entries`` (8) in the ring of ``stream``.
 
     ``status`` (2): a SentStatus. ``signaled`` (1): its success is reported. ``lost`` (1): it has no
-    entry, and no message of the stream can be sent again.
+    entry, and no message of the stream can be sent again; it is FAILED, or FLUSHED if the sending
+    half was closed before.
     """
 
     def __init__(self, streams):
@@ -113,7 +114,7 @@ class HandOver(wiring.Component):
             passed.o.ready.eq(stage.i.ready),
             stage.i.payload.passed.eq(next_one),
             stage.i.payload.reports.eq(next_one.ends & (
-                next_one.message.entries.any()
+                next_one.message.entries.any() | next_one.message.lost
                 | (next_one.message.status == SentStatus.FAILED))),
             self.half.eq(passed.half),
             ended.i.valid.eq(goes & reports),
@@ -186,7 +187,9 @@ class SentCompletions(wiring.Component):
 
     Latency: about 23 cycles from ``i`` to the entry's place, if no other stream has one to be
     written; 2 cycles for each stream until a parked one is found. Throughput: a message in 2
-    cycles; a completion in about 24 cycles. Reset: accounts stay; nothing is due. Errors: none.
+    cycles; a completion in about 24 cycles. Reset: nothing is due. A sweep over all streams then
+    takes from the accounts what they owed, in 2 cycles each; meanwhile there is no ``bind`` and no
+    ``i``. Errors: none.
 
     Parameters
     ----------
@@ -222,7 +225,10 @@ class SentCompletions(wiring.Component):
         m.submodules.due = due = Backlog(range(streams), depth=max(16, streams))
         # Queues without room, as far as is known.
         blocked, swept = Signal(queues, name="blocked"), Signal(range(streams), name="swept")
-        left, sweeping = Signal(range(streams + 1), name="left"), Signal(name="sweeping")
+        left = Signal(range(streams + 1), init=streams, name="left")
+        sweeping = Signal(init=1, name="sweeping")
+        # The first sweep is that after a reset.
+        restarts = Signal(init=1, name="restarts")
         sweeps, releases = Signal(), Signal()  # the next step, unless another one comes first
         finish = stream.Signature(range(streams)).create(path=("finish",))
 
@@ -260,13 +266,17 @@ class SentCompletions(wiring.Component):
         with m.If(others & takes):
             m.d.sync += eighths.eq(eighths.rotate_left(1))
             with m.If(sweeps):
-                m.d.sync += [swept.eq(swept + 1), left.eq(left - 1), sweeping.eq(left != 1)]
+                m.d.sync += [
+                    swept.eq(swept + 1), left.eq(left - 1), sweeping.eq(left != 1),
+                    restarts.eq(restarts & ~swept.all()),
+                ]
         coming = self._unblock(m, blocked, left, sweeping)
         # The step begins one cycle after the choice, and ends in this one. A name with _4 is the
         # value of 4 cycles ago.
         number_4 = delayed(m, 4, number, "number")
         op_3 = delayed(m, 3, op, "op")
         is_4 = {each: delayed(m, 1, op_3 == each, each.name.lower()) for each in _Op}
+        restarts_4 = delayed(m, 4, restarts, "restart")
         message = delayed(m, 4, self.i.payload, "message")
         released = delayed(m, 4, self.released.payload, "released")
         bound_4 = delayed(m, 4, bound, "bound")
@@ -304,10 +314,13 @@ class SentCompletions(wiring.Component):
                 listed.eq(_reported(becomes).any() & ~waits),
             ]
         with m.If(is_4[_Op.SWEEP]):
-            m.d.comb += [
-                listed.eq(now.parked & ~waits),
-                becomes.parked.eq(now.parked & waits),
-            ]
+            with m.If(restarts_4):
+                m.d.comb += [becomes[name].eq(0) for name in ("owes", "listed", "parked")]
+            with m.Else():
+                m.d.comb += [
+                    listed.eq(now.parked & ~waits),
+                    becomes.parked.eq(now.parked & waits),
+                ]
         m.d.sync += [ended.eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
         reporting = self._report(m, accounts, due, blocked, coming, finish, reported, done)
         m.d.comb += self.busy.eq(
@@ -344,12 +357,16 @@ class SentCompletions(wiring.Component):
                     ]
             with m.Default():
                 failed = message.status == SentStatus.FAILED
+                # After the half was closed, messages fail that left and were not released.
+                late = message.lost & ~failed
                 m.d.comb += [
                     becomes.repeats.eq(now.repeats & ~message.lost),
                     becomes.behind.eq(now.behind & ~message.lost),
                     becomes.silent.eq(0),
-                    becomes.owes.eq(now.owes | Cat(now.silent, failed, ~failed)),
-                    becomes.bad.eq(Mux(failed, index, now.bad)),
+                    becomes.owes.eq(now.owes | Cat(
+                        now.silent, failed | (late & now.behind), ~failed & ~late)),
+                    becomes.bad.eq(Mux(failed, index, Mux(
+                        late & now.behind & ~now.owes[1], now.left, now.bad))),
                 ]
 
     def _release(self, m, now, becomes, released):

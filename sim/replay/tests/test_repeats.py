@@ -244,6 +244,29 @@ def repeating() -> Reporting:
     return device
 
 
+@pytest.mark.parametrize("closed", ["by a failure", "by the host"])
+def test_a_repeat_that_fails_after_the_half_was_closed_is_reported(closed: str) -> None:
+    """``SEND_STATE.lost``: "an FPDU not be sent again: messages that were not released have
+    failed".
+    """
+    device = repeating()
+    wrong = closed == "by a failure"
+    for to in (0x5000, 0x5000, 0x4000, 0x5000) if wrong else (0x5000, 0x5000):
+        device.send(1, write(piece(to)))
+    device.operations.append(Drain())
+    two = device.play().fpdus[1]
+    if not wrong:
+        device.do(commands.set_sending(1, sequence=0)[:1])
+        device.do((commands.Write("SEND_FLAGS", 0), commands.Write("SEND_COMMIT", 1)))
+    device.do(commands.revoke_stag(STAG))
+    for _ in range(2):  # the second one changes nothing
+        ask(device, two)
+        device.operations += [Drain(), *state(device, 1, open=0, lost=1, repeating=0)]
+    outcome = device.play()
+    assert not parted(outcome, 1)[1]
+    assert sent(outcome, 1) == ([(FAILED, 3), (FLUSHED, 4)] if wrong else [(FAILED, 2)])
+
+
 def test_a_message_ends_when_it_is_released() -> None:
     """RFC 5041 section 5.4: the LLP does not need the buffers any more."""
     device = repeating()

@@ -325,9 +325,7 @@ def test_other_ends_have_their_own_exit_code(
 def test_a_second_report_in_a_directory_replaces_the_files_of_the_first(
     sim: Ground, tmp_path: Path
 ) -> None:
-    octets = b"".join(
-        MpaSender().send(struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + bytes(8)) for _ in "a"
-    )
+    octets = MpaSender().send(struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + bytes(8))
     packets = [*handshake(), tcp_packet(A, B, first_octet(1000), octets)]
     out = tmp_path / "out"
     assert sim(SHIPPED_CAPTURE, "--out", out).exit_code == 0

@@ -57,6 +57,7 @@ from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
+_SET_UP = ChunkType.INIT, ChunkType.INIT_ACK
 _ASCONF, _ADD_ADDRESS = 0xC1, 0xC001  # RFC 5061 sections 4.1.1 and 4.2.1
 _HALF_MSN = 1 << 31  # half of all MSNs
 _FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user data
@@ -555,11 +556,17 @@ class _Walker:
         #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
         self._msns: dict[Ends, dict[int, Msns]] = {}
         self._handshakes = _Handshakes()
+        offered: dict[tuple[frozenset[int], int], int] = {}
         for frame in frames:
             if frame.sound and frame.ends:
                 self._handshakes.take(frame)
                 self._paths.setdefault(frame.ends, {})[frame.path] = None
-                for chunk in frame.processed:
+                for chunk in _acceptable(frame):
+                    if chunk.type in _SET_UP and len(chunk.value) >= 12:
+                        # Either number of streams of either end bounds those of an association.
+                        offer = frozenset(frame.ends[:2]), chunk.type
+                        streams_of = min(struct.unpack_from(">HH", chunk.value, 8))
+                        offered[offer] = max(offered.get(offer, 0), streams_of)
                     if chunk.type == _ASCONF:
                         self._added.setdefault(frame.ends, set()).update(_added(chunk.value))
                     data = _data_chunk(chunk)
@@ -571,7 +578,9 @@ class _Walker:
         # An association has as many streams at both ends as the end that uses more of them.
         directions = Counter[tuple[int, int]]()
         for ends, used in self._used.items():
-            directions[ends[:2]] += used
+            ports = frozenset(ends[:2])
+            bounds = (offered.get((ports, kind), used) for kind in _SET_UP)
+            directions[ends[:2]] += min(used, *bounds)
         of_pairs = {
             frozenset(ports): max(used, directions[ports[::-1]])
             for ports, used in directions.items()

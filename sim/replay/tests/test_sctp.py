@@ -391,6 +391,18 @@ def test_an_association_has_the_streams_that_both_ends_allow(
     assert left.startswith("3 DATA chunks (on an SCTP stream that is not among those")
 
 
+def test_a_chunk_on_a_stream_that_no_end_offers_takes_no_places() -> None:
+    """The window is as large as the streams of the INITs allow (RFC 9260 section 5.1.1)."""
+    peers = opened()
+    peers.send(A, peers.message(A, 16000, b"odd"))
+    peers.message(A, 0, b"lost")
+    for _ in range(5):
+        peers.send(A, peers.message(A, 0, b"ahead"))
+    assert not any("ahead of a missing one" in note for note in sctp(peers.frames).notes)
+    (left, *_) = left_out(peers.frames)
+    assert left.startswith("1 DATA chunk (on an SCTP stream that is not among those")
+
+
 @pytest.mark.parametrize("known", ["of the INIT", "added", "none"])
 def test_a_second_path_is_of_the_association_that_has_its_addresses(known: str) -> None:
     """RFC 9260 section 5.1.2: an INIT lists the addresses of its sender beside that of its packet.

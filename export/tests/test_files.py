@@ -86,7 +86,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     file.write_text("")
     for arguments, words in (
         (("--set", "width=65", "--out", tmp_path / "out"), "65"),
-        (("--out", file), f"--out {file} is a file, not a directory"),
+        (("--out", file), f"--out {file}: {file} is a file, not a directory"),
         (("--out", file / "below"), f"cannot write to --out {file / 'below'}"),
     ):
         result = export(*arguments)

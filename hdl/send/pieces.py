@@ -128,7 +128,8 @@ class PieceCutter(wiring.Component):
             ]
             with m.If(~ends):
                 m.d.sync += share.length.eq(short)
-            with m.If(~leaves_piece):
+            # Where pieces are wrong, the piece stays: past its end are rows of later messages.
+            with m.If(~leaves_piece & ~bad):
                 m.d.sync += [piece.length.eq(beyond), Cat(piece.to[:32], carry).eq(low)]
         # The upper half of the offset is added up one cycle after the lower one.
         with m.If(carry):

@@ -304,23 +304,9 @@ class SentCompletions(wiring.Component):
             m.d.comb += [listed.eq(~now.listed & _reported(becomes).any()),
                          becomes.listed.eq(now.listed | _reported(becomes).any())]
         with m.If(is_4[_Op.FINISH]):
-            # Messages that ended meanwhile are to be reported too.
-            settled = reported & Cat(latest == done for latest in (now.good, now.bad, now.index))
-            m.d.comb += [
-                becomes.owes.eq(now.owes & ~settled),
-                becomes.silent.eq(now.silent & ~settled[0]),
-                becomes.listed.eq(_reported(becomes).any()),
-                becomes.parked.eq(_reported(becomes).any() & waits),
-                listed.eq(_reported(becomes).any() & ~waits),
-            ]
+            m.d.comb += listed.eq(self._settle(m, now, becomes, waits, reported, done))
         with m.If(is_4[_Op.SWEEP]):
-            with m.If(restarts_4):
-                m.d.comb += [becomes[name].eq(0) for name in ("owes", "listed", "parked")]
-            with m.Else():
-                m.d.comb += [
-                    listed.eq(now.parked & ~waits),
-                    becomes.parked.eq(now.parked & waits),
-                ]
+            m.d.comb += listed.eq(self._sweep(m, now, becomes, waits, restarts_4))
         m.d.sync += [ended.eq(Cat(accounts.steps, listed)), due.i.payload.eq(number_4)]
         reporting = self._report(m, accounts, due, blocked, coming, finish, reported, done)
         m.d.comb += self.busy.eq(
@@ -380,6 +366,30 @@ class SentCompletions(wiring.Component):
                 becomes.silent.eq(~reports),
                 becomes.owes[0].eq(now.owes[0] | reports),
             ]
+
+    def _settle(self, m, now, becomes, waits, reported, done):
+        """Takes the completion that was ``reported`` from an account; returns whether others wait.
+
+        The queue of the stream ``waits`` for room.
+        """
+        # Messages that ended meanwhile are to be reported too.
+        settled = reported & Cat(latest == done for latest in (now.good, now.bad, now.index))
+        m.d.comb += [
+            becomes.owes.eq(now.owes & ~settled),
+            becomes.silent.eq(now.silent & ~settled[0]),
+            becomes.listed.eq(_reported(becomes).any()),
+            becomes.parked.eq(_reported(becomes).any() & waits),
+        ]
+        return _reported(becomes).any() & ~waits
+
+    def _sweep(self, m, now, becomes, waits, restarts):
+        """Returns whether the stream was parked, and its queue has room; after a reset, nothing is
+        owed.
+        """
+        m.d.comb += becomes.parked.eq(now.parked & waits)
+        with m.If(restarts):
+            m.d.comb += [becomes[name].eq(0) for name in ("owes", "listed", "parked")]
+        return now.parked & ~waits & ~restarts
 
     def _report(self, m, accounts, due, blocked, coming, finish, reported, done):
         """Adds the reporter, which asks for room for one completion after the other.

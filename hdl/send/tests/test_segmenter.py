@@ -11,6 +11,7 @@ import pytest
 from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
+from ddp_rnic.hdl.send.pieces import PieceCutter
 from ddp_rnic.hdl.send.segmenter import Segmenter, SegmentTag
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Flag, Kind, Message, Piece
@@ -378,6 +379,36 @@ def test_a_wrong_entry_refuses_its_own_message_alone(wrong):
     for each, after in zip(refused, refused[1:], strict=False):
         assert each.ends or not each.refused or after.refused
     assert all(each.refused for each in refused if each.ends)
+
+
+@pytest.mark.parametrize("sent", [33, 1944])
+def test_an_inline_message_that_became_shorter_names_no_row_of_a_later_one(sent):
+    """The host may change entries of a message that waits. Reads of the inline memory go upwards:
+    one past the message's own rows would be taken for the end of all rows before it.
+    """
+    dut, parts = PieceCutter(STREAMS), []
+    to = 64 + ENTRY // 2
+    piece = {"to": to, "length": 32, "inline": 1, "last": 1}
+
+    async def watch(ctx):
+        ctx.set(dut.o.ready, 1)
+        async for *_, valid, part in ctx.tick().sample(dut.o.valid, dut.o.payload):
+            if valid:
+                parts.append((part.to, part.length, part.refused, part.last))
+
+    async def run(ctx):
+        shares = [{"length": sent, "skip": 1}, {"length": 0, "ends": 1, "refused": 1},
+                  {"length": 32, "ends": 1}]
+        later = piece | {"to": to + ENTRY}
+        await send(ctx, dut.pieces, [piece])
+        await send(ctx, dut.shares, shares[:1])
+        await send(ctx, dut.shares, shares[1:2])
+        await send(ctx, dut.pieces, [later])
+        await send(ctx, dut.shares, shares[2:])
+        await ctx.tick().repeat(20)
+
+    simulate(dut, run, background=[watch])
+    assert parts == [(to, 0, 1, 1), (to + ENTRY, 32, 0, 1)]
 
 
 @pytest.mark.parametrize("kind", [Kind.TAGGED, Kind.UNTAGGED])

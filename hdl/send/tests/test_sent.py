@@ -265,7 +265,7 @@ def test_a_flood_of_messages_stops_no_release_and_no_parked_stream():
         ("now.silent, failed |", "C(0, 1), failed |"),
         ("latest == done for", "1 for"),
         ("now.silent & ~settled[0]", "now.silent"),
-        ("listed.eq(now.parked & ~waits)", "listed.eq(0)"),
+        ("return now.parked & ~waits & ~restarts", "return C(0, 1)"),
         ("~came & ~freed", "1"),
         ("becomes.parked.eq(_reported(becomes).any() & waits)", "becomes.parked.eq(0)"),
         ("[left.eq(self.config.streams),", "[left.eq(2),"),

@@ -87,7 +87,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     for arguments, words in (
         (("--set", "width=65", "--out", tmp_path / "out"), "65"),
         (("--out", file), f"--out {file}: {file} is a file, not a directory"),
-        (("--out", file / "below"), f"cannot write to --out {file / 'below'}"),
+        (("--out", file / "below"), f"--out {file / 'below'}: {file} is a file"),
     ):
         result = export(*arguments)
         assert result.exit_code == 2 and result.stdout == ""

@@ -173,7 +173,7 @@ def test_a_flood_takes_few_completions():
 
 def test_a_reset_takes_what_was_owed_and_no_later_completion():
     """A completion that waited for room at the reset is lost, and the stream begins anew."""
-    dut, reset = shared(SentCompletions, CONFIG), Signal()
+    dut, reset = SentCompletions(CONFIG), Signal()
     message = {"stream": 3, "entries": 1, "status": SUCCESS, "signaled": 1}
     seen = []
 

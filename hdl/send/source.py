@@ -234,7 +234,7 @@ class DataSource(wiring.Component):
         """Wakes a stream that has a new limit, and one whose half was closed by the host or
         ``failed``, so that it gives up what waits for credit.
 
-        Returns whether other wakes are free to come.
+        Returns a signal that allows other wakes.
         """
         nudge, opens, port = rings.nudge, self.opens, self.segmenter.opens
         closes = opens.valid & ~opens.payload.open

@@ -185,8 +185,8 @@ class DataSource(wiring.Component):
         wiring.connect(m, sent.host, wiring.flipped(self.completions))
         for name, port in (
             ("mulpdus", segmenter.mulpdus), ("msns", segmenter.msns), ("set", departure.set),
-            ("opens", segmenter.opens), ("doorbell", rings.doorbell), ("bind", sent.bind),
-            ("released", releases.i), ("repeat", repeats.i)):
+            ("doorbell", rings.doorbell), ("bind", sent.bind), ("released", releases.i),
+            ("repeat", repeats.i)):
             wiring.connect(m, wiring.flipped(getattr(self, name)), port)
         wiring.connect(m, releases.o, sent.released)
         if self.config.responder:
@@ -215,25 +215,42 @@ class DataSource(wiring.Component):
             self.dropped.eq(departure.dropped),
             segmenter.limits.valid.eq(self.limits.valid & self.limits.ready),
             segmenter.limits.payload.eq(self.limits.payload),
-            # A stream that has failed is woken, to give up what waits for credit.
             segmenter.closes.valid.eq(departure.closed.valid),
             segmenter.closes.payload.eq(departure.closed.payload),
-            rings.nudge.valid.eq(self.limits.valid | closed.o.valid),
-            rings.nudge.payload.eq(
-                Mux(self.limits.valid, self.limits.payload.stream, closed.o.payload)),
-            self.limits.ready.eq(rings.nudge.ready),
-            closed.o.ready.eq(rings.nudge.ready & ~self.limits.valid),
         ]
+        free = self._nudge(m, rings, closed.o)
         shares, room = self._share(m) if self.config.senders else (C(0), C(1))
         m.d.sync += departure.room.eq(handover.half & closed.half & room)
+        if self.config.reader:
+            self._bound_reads(m, free)
         with m.If(self.ring.valid):
             m.d.sync += begun.eq(Mux(begun, ~rings.set.ready, departure.begin.ready))
-        if self.config.reader:
-            self._bound_reads(m, ~self.limits.valid & ~closed.o.valid)
         m.d.comb += handover.handed.eq(self.handed)
         self._busy(m, shares)
         self._fence(m, check, dma)
         return m
+
+    def _nudge(self, m, rings, failed):
+        """Wakes a stream that has a new limit, and one whose half was closed by the host or
+        ``failed``, so that it gives up what waits for credit.
+
+        Returns a signal that allows other wakes.
+        """
+        nudge, opens, port = rings.nudge, self.opens, self.segmenter.opens
+        closes = opens.valid & ~opens.payload.open
+        turn = ~self.limits.valid & ~failed.valid
+        m.d.comb += [
+            port.payload.eq(opens.payload),
+            port.valid.eq(opens.valid & (opens.payload.open | (turn & nudge.ready))),
+            opens.ready.eq(port.ready & (opens.payload.open | (turn & nudge.ready))),
+            nudge.valid.eq(self.limits.valid | failed.valid | (closes & port.ready)),
+            nudge.payload.eq(Mux(
+                self.limits.valid, self.limits.payload.stream,
+                Mux(failed.valid, failed.payload, opens.payload.stream))),
+            self.limits.ready.eq(nudge.ready),
+            failed.ready.eq(nudge.ready & ~self.limits.valid),
+        ]
+        return turn & ~closes
 
     def _busy(self, m, shares):
         """Reports whether anything is under way; ``shares``: credit of associations is changed.

@@ -195,13 +195,14 @@ def set_sending(
     crc: bool = False,
     markers: bool = False,
     limited: bool = False,
+    open: bool = True,
 ) -> tuple[Write, ...]:
-    """Opens the sending half of a stream over MPA.
+    """Opens the sending half of a stream over MPA; or closes it.
 
     ``sequence`` is the LLP sequence number of the next FPDU, and ``after`` the words since the last
     marker. If the stream is ``limited``, :func:`set_limit` was given before.
     """
-    flags = regs.pack("SEND_FLAGS", open=1, crc=crc, markers=markers, limited=limited)
+    flags = regs.pack("SEND_FLAGS", open=open, crc=crc, markers=markers, limited=limited)
     return _write(
         "SEND", STREAM=stream, FLAGS=flags, SEQUENCE=sequence, AFTER=after, COMMIT=1
     )

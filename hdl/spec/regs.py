@@ -630,7 +630,7 @@ REGISTERS = (
                 0,
                 1,
                 "1: segments leave; 0: they are dropped and counted, and messages end without"
-                " credit.",
+                " credit or a free slot for a Read.",
             ),
             _f("crc", 1, 1, "FPDUs have an MPA CRC (RFC 5044 section 4.4)."),
             _f("markers", 2, 1, "FPDUs have MPA markers (RFC 5044 section 4.3)."),

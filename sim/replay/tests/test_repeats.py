@@ -256,8 +256,7 @@ def test_a_repeat_that_fails_after_the_half_was_closed_is_reported(closed: str) 
     device.operations.append(Drain())
     two = device.play().fpdus[1]
     if not wrong:
-        device.do(commands.set_sending(1, sequence=0)[:1])
-        device.do((commands.Write("SEND_FLAGS", 0), commands.Write("SEND_COMMIT", 1)))
+        device.do(commands.set_sending(1, sequence=0, open=False))
     device.do(commands.revoke_stag(STAG))
     for _ in range(2):  # the second one changes nothing
         ask(device, two)

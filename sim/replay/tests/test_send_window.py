@@ -247,10 +247,7 @@ def test_a_stream_that_the_host_closes_ends_its_messages_without_credit() -> Non
     for stream in (1, 2):
         device.post(stream, *(write(STAG if stream == 1 else OTHER) for _ in range(3)))
         device.waits(stream, Waits.ASSOCIATION)
-    device.do(
-        commands.set_sending_sctp(1, association=0, sid=7, limited=True, open=False),
-        commands.set_limit(1, PLENTY),
-    )
+    device.do(commands.set_sending_sctp(1, association=0, sid=7, limited=True, open=False))
     device.operations.append(Poll(regs.address("SEND_CONSUMER"), 0xFFFF_FFFF, 3))
     device.allow(0, 9, 9 * 1002)
     outcome = device.run(STALLS)

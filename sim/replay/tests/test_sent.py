@@ -98,6 +98,20 @@ def test_a_message_completes_after_its_last_fpdu_has_left(width: int, stalls: St
         assert count and last >= device.signaled[stream][-1]
 
 
+def test_messages_that_wait_for_credit_end_when_the_host_closes_the_half() -> None:
+    """``SEND_FLAGS.open`` 0: "messages end without credit", and no doorbell has to follow."""
+    device = Reporting()
+    device.do(commands.set_limit(1, 0), commands.set_sending(1, sequence=0, limited=True))
+    for _ in range(3):
+        device.send(1, GOOD)
+    device.operations.append(Drain())
+    device.do(commands.set_sending(1, sequence=0, limited=True, open=False))
+    device.operations.append(Await(1))
+    outcome = device.play()
+    assert not outcome.fpdus
+    assert sent(outcome, 1) == [(FLUSHED, index) for index in device.signaled[1]]
+
+
 @pytest.mark.parametrize("erring", ERRING)
 def test_success_failure_and_flush_are_three_completions(erring: str) -> None:
     device = Reporting()

@@ -399,6 +399,7 @@ class Context(Closing):
     """
 
     kinds: ClassVar[dict[type, type]] = {}
+    _closed: bool
     sends = responds = chunks = False
     reads = 0
 

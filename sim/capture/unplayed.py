@@ -17,6 +17,9 @@ from .spool import Numbers
 
 _MOST_NAMED = 5  # frames
 _TSN = 1 << 32
+_I_DATA, _BEGINNING, _UNORDERED = 64, 2, 4  # RFC 8260 section 2.1: chunk type and flags
+#: The other chunks of extensions of SCTP without which a receiver's TSNs would be others.
+_SKIPS = {192: ("FORWARD TSN chunk", "RFC 3758"), 194: ("I-FORWARD-TSN chunk", "RFC 8260")}
 _SETS_UP = (ChunkType.INIT, ChunkType.INIT_ACK)
 
 
@@ -101,6 +104,7 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
     known: dict[Ends, set[tuple[str, str]]] = {}
     for end in traffic.ends if traffic else ():
         known.setdefault(Ends(end.peer.port, end.local.port, end.tag), set()).update(end.paths)
+    interleaved = _Interleaved()
     for frame, step in _with_steps(complete, traffic):
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
@@ -112,7 +116,9 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
             reason = bad
         else:
             assert frame.ends is not None
-            _of_sound(found, frame, step, known.get(frame.ends))
+            paths = known.get(frame.ends)
+            counted = interleaved.count(found, frame, played=paths is not None)
+            _of_sound(found, frame, step, paths, counted=counted)
             continue
         found.add("SCTP packet", reason, frame.number)
     for each in traffic.steps if traffic else ():
@@ -152,11 +158,17 @@ def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
 
 
 def _of_sound(
-    found: _Found, frame: SctpFrame, step: Incoming | None, paths: set[tuple[str, str]] | None
+    found: _Found,
+    frame: SctpFrame,
+    step: Incoming | None,
+    paths: set[tuple[str, str]] | None,
+    *,
+    counted: bool,
 ) -> None:
     """Counts a frame that SCTP accepts if it has the association.
 
-    ``paths`` are those of its association, if that is played.
+    ``paths`` are those of its association, if that is played. ``counted``: the frame has chunks
+    that are counted already.
     """
     if step is not None and step.fate is Fate.TAKEN:
         return
@@ -172,15 +184,53 @@ def _of_sound(
     ddp = [chunk for chunk in frame.processed if _is_ddp(chunk)]
     for _ in ddp:
         found.add("DDP chunk", reason, frame.number)
-    if not ddp and step is None:
+    if not ddp and step is None and not counted:
         found.add("SCTP packet", "of no association with DDP", frame.number)
+
+
+class _Interleaved:
+    """Counts chunks of extensions of SCTP that no RNIC takes, above all I-DATA with DDP.
+
+    Only the first fragment of a user message says what the message is.
+    """
+
+    def __init__(self) -> None:
+        self._begun: set[tuple[Ends, bytes, int]] = set()
+
+    def count(self, found: _Found, frame: SctpFrame, *, played: bool) -> bool:
+        """Counts the chunks of a frame; returns whether there were any.
+
+        ``played``: the association is played, so that TSNs matter.
+        """
+        assert frame.ends is not None
+        counted = False
+        for chunk in frame.chunks or ():
+            if self._has_ddp(frame.ends, chunk):
+                what, source = "I-DATA chunk", "RFC 8260; RFC 5043 has DDP in DATA chunks"
+            elif played and chunk.type in _SKIPS:
+                what, source = _SKIPS[chunk.type]
+            else:
+                continue
+            found.add(what, f"no RNIC takes this chunk, {source}", frame.number)
+            counted = True
+        return counted
+
+    def _has_ddp(self, ends: Ends, chunk: RawChunk) -> bool:
+        if chunk.type != _I_DATA or len(chunk.octets) < 20:
+            return False
+        message = ends, chunk.octets[8:10] + chunk.octets[12:16], chunk.flags & _UNORDERED
+        if chunk.flags & _BEGINNING and _has_ddp(chunk.octets[16:20]):
+            self._begun.add(message)
+        return message in self._begun
+
+
+def _has_ddp(ppid: bytes) -> bool:
+    return int.from_bytes(ppid, "big") in (Ppid.SEGMENT, Ppid.CONTROL)
 
 
 def _is_ddp(chunk: RawChunk) -> bool:
     return (
-        chunk.type == ChunkType.DATA
-        and len(chunk.octets) >= 16
-        and int.from_bytes(chunk.octets[12:16], "big") in (Ppid.SEGMENT, Ppid.CONTROL)
+        chunk.type == ChunkType.DATA and len(chunk.octets) >= 16 and _has_ddp(chunk.octets[12:16])
     )
 
 
@@ -208,7 +258,7 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
     elif item.diversion is Diversion.DATA and item.stream is None:
         reason = (
             "on an SCTP stream that is not among those of its association, RFC 9260 section 5.1.1"
-            if int.from_bytes(item.raw[12:16], "big") in (Ppid.SEGMENT, Ppid.CONTROL)
+            if _has_ddp(item.raw[12:16])
             else "no DDP, on a stream without DDP"
         )
         found.add("DATA chunk", reason, frame)

@@ -454,6 +454,24 @@ def test_other_hosts_may_use_the_same_ports_and_tags() -> None:
 # -- frames --
 
 
+def test_ddp_in_chunks_that_no_rnic_takes_is_left_out() -> None:
+    """RFC 8260 section 2.1: only the first fragment of a message has its PPID."""
+    peers = opened()
+    segment = peers.message(A, 0, b"interleaved").encode()
+    for flags, mid, ppid in ((2, 0, Ppid.SEGMENT), (0, 0, 1), (1, 0, 2), (3, 1, 99), (7, 0, 99)):
+        fields = struct.pack(">IHHII", 2000 + flags, 0, 0, mid, ppid)
+        peers.send(A, Chunk(64, flags, fields + segment[16:]))
+    peers.send(A, Chunk(194, 0, bytes(4)))
+    peers.send(A, Chunk(192, 0, bytes(4)))
+    first = len(peers.frames) - 6
+    i_data, skips, older = left_out(peers.frames)
+    assert i_data == (
+        "3 I-DATA chunks (no RNIC takes this chunk, RFC 8260; RFC 5043 has DDP in DATA chunks:"
+        f" frames {first}, {first + 1}, {first + 2})"
+    )
+    assert skips.startswith("1 I-FORWARD-TSN chunk (") and older.startswith("1 FORWARD TSN chunk (")
+
+
 @pytest.mark.parametrize("kind", [0x0F, 0x40, 0x82, 0xC1, 1, 2, 14])
 def test_a_chunk_may_end_its_packet(kind: int) -> None:
     """RFC 9260 section 3.2, the highest bits of a type that is not recognized.

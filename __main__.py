@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .cli.extras import missing
+from .cli.output import guarded
 
 
 def main() -> None:
@@ -12,6 +13,10 @@ def main() -> None:
 
     Where a package is missing, prints one sentence that names the extra, and exits with code 3.
     """
+    guarded(_main)
+
+
+def _main() -> None:
     try:
         from .cli.app import app
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -19,9 +20,13 @@ _KEEP = 30 * 24 * 3600
 
 
 def cache_directory() -> Path:
-    """Returns the directory in which builds are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ddp-rnic"
+    """Returns the directory in which builds are kept.
+
+    The XDG Base Directory Specification: "If an implementation encounters a relative path in any of
+    these variables it should consider the path invalid and ignore it."
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "ddp-rnic"
 
 
 def compiler() -> list[str]:
@@ -71,11 +76,24 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds a lock, so that no other process makes the same file in the meantime."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.parent / f"{path.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    """Holds a lock, so that no other process makes the same file in the meantime.
+
+    Raises :class:`ToolError` if the directory of the file cannot be written.
+    """
+    held = False
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path.parent / f"{path.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held = True
+            yield
+    except OSError as error:
+        if held and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        raise ToolError(
+            f"builds cannot be kept in {path.parent}: {error.strerror}; name another directory in"
+            " XDG_CACHE_HOME"
+        ) from None
 
 
 def remove_unused(builds: Path) -> None:

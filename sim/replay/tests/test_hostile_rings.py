@@ -1,7 +1,7 @@
 """A program writes any octets to its send ring, and rings with any index, while another sends.
 
-DESIGN: "A hostile producer index or ring content stops its own stream alone." The other program
-judges: all its octets leave, and its completions come.
+A wrong index or entry stops its own stream alone. The other program judges: all its octets leave,
+and its completions come.
 ``RINGS_FUZZ=1000`` in the environment sets the number of drawn runs.
 """
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..hdl.spec.config import RnicConfig
+from ..sim.capture.piped import name_of
 from ..sim.replay.plan import replays
 from ..sim.reports.errors import Meaning, meanings
 from ..sim.reports.explanation import Explainer, Explanation
@@ -85,7 +86,8 @@ def _explainer(found: Input, frame: int) -> Explainer:
     count = found.capture.frames
     if not 1 <= frame <= count:
         raise BadInput(
-            f"{found.capture.path} has the frames 1 to {count}, so frame {frame} is not there"
+            f"{name_of(found.capture.path)} has the frames 1 to {count}, so frame {frame} is not"
+            " there"
         )
     planning, _ = replays(found.traffic, found.regions, RnicConfig(), found.ends, found.queues)
     plans = judge(planning, found.capture, found.traffic, frame)

@@ -11,8 +11,8 @@ import typer
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.capture.capture import Assumption, Capture, CaptureError, Watch, read_capture
-from ..sim.capture.formats import STANDARD_INPUT
 from ..sim.capture.pcap import Frame, LeftOut, read_frames
+from ..sim.capture.piped import name_of
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
 from ..sim.devices.room import Room, check_fits, on_wire
@@ -63,9 +63,7 @@ class Asked(NamedTuple):
     @property
     def source(self) -> str:
         """The name of the traffic in reports."""
-        if self.capture == STANDARD_INPUT:
-            return "standard input"
-        return str(self.capture or "generated workload")
+        return "generated workload" if self.capture is None else name_of(self.capture)
 
 
 class Input(NamedTuple):
@@ -163,7 +161,7 @@ def read_input(
         left = f"left out: {', '.join(map(str, left_out))}" if left_out else ""
         reason = "; ".join(filter(None, [*notes, left]))
         reason = reason or "no complete FPDU follows MPA start-up, and no SCTP carries DDP"
-        raise CaptureError(f"{captured.path} has no DDP to play: {reason}")
+        raise CaptureError(f"{name_of(captured.path)} has no DDP to play: {reason}")
     if asked.regions is not None:
         hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])
         given = load_regions(asked.regions, hosts)

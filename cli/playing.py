@@ -1,18 +1,20 @@
-"""Plays captures through simulated RNICs, also while standard input is still being written."""
+"""Plays captures through simulated RNICs, also while a pipe is still being written."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.capture.capture import Assumption, Watch
-from ..sim.capture.formats import STANDARD_INPUT
 from ..sim.capture.live import Follower
+from ..sim.capture.pcap import opening
+from ..sim.capture.piped import piped
 from ..sim.capture.traffic import Traffic, traffic_of
 from ..sim.engines.engine import Engine, Operation, Outcome
 from ..sim.engines.waves import Waves
@@ -26,7 +28,7 @@ from .inputs import Asked
 from .results import print_differences
 from .terminal import say
 
-_WHY_LATER = "played at the end of standard input, because"
+_WHY_LATER = "played at the end of the pipe, because"
 
 
 def play(
@@ -89,7 +91,7 @@ def play(
 
 
 class Live:
-    """Plays the frames of standard input that have come, while others are still being written.
+    """Plays the frames of a pipe that have come, while others are still being written.
 
     The capture is cut at the ends of messages, and each cut is played through an RNIC of its own.
     Its regions and buffers come from its own segments, because nobody knows the later ones yet. So
@@ -117,7 +119,7 @@ class Live:
         self._counts: Counter[str] = Counter()  # segments that were played, by host
         self._given: list[Region] | None = None
         self._later = ""  # why nothing is played yet
-        if asked.capture == STANDARD_INPUT and asked.regions is not None:
+        if asked.regions is not None and asked.capture is not None and _is_pipe(asked.capture):
             given = load_regions(asked.regions)
             self._given = given.regions or None
             if given.queues:
@@ -134,7 +136,7 @@ class Live:
             self._wait("the sessions of SCTP are found in the capture as a whole")
         if self._later:
             return
-        capture = self._follower.take(watch, STANDARD_INPUT)
+        capture = self._follower.take(watch)
         if not capture.connections:
             return
         try:
@@ -185,3 +187,8 @@ class Live:
                 run.plan.golden.registered(region.endpoint, region.stag) for run in result.runs
             )
         )
+
+
+def _is_pipe(capture: Path) -> bool:
+    with opening(capture):
+        return piped(capture) is not None

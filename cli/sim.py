@@ -79,8 +79,8 @@ def sim(
     capture: Annotated[
         Path | None,
         typer.Argument(
-            help="pcap or pcapng file, possibly compressed; - is standard input, which is played"
-            " while it is being written. Default: a generated workload.",
+            help="pcap or pcapng file, possibly compressed, or a pipe, which is played while it is"
+            " being written; - is standard input. Default: a generated workload.",
             show_default=False,
         ),
     ] = None,
@@ -145,7 +145,7 @@ def sim(
             written.append(f"waveform command: {escape(_with_waves(asked, width, engine))}")
         _print(console(), result, written)
     if not live.agrees:
-        say("RTL and golden model differed while standard input was being written, as shown above")
+        say("RTL and golden model differed while the capture was being written, as shown above")
     if result.interrupted:
         raise KeyboardInterrupt
     if not (result.agrees and live.agrees):

@@ -17,9 +17,9 @@ import zstandard
 from ddp_rnic.cli import app, inputs, playing
 from ddp_rnic.cli import sim as command
 from ddp_rnic.hdl.lib.tests.long import long
-from ddp_rnic.sim.capture import capture, formats
+from ddp_rnic.sim.capture import capture, piped
 from ddp_rnic.sim.capture.pcap import Frame, read_frames, write_pcap
-from ddp_rnic.sim.capture.standard_input import StandardInput
+from ddp_rnic.sim.capture.piped import Piped
 from ddp_rnic.sim.capture.tests.associations import A, Peers
 from ddp_rnic.sim.engines.engine import Outcome
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
@@ -66,9 +66,8 @@ class Pipe:
             except BaseException as error:
                 failed.append(error)
 
-        given = StandardInput(end)
-        for module in (capture, formats):
-            self._patch.setattr(module, "standard_input", lambda: given)
+        given = Piped(end)
+        self._patch.setattr(piped, "_standard_input", lambda: given)
         writer = Thread(target=write)
         writer.start()
         result = CliRunner().invoke(app.app, ["sim", "-", *map(str, arguments)])
@@ -170,13 +169,26 @@ def test_given_regions_are_registered_for_the_same_segments(
     assert placed == sum(each["segments_placed"] for each in found["streams"])
 
 
+def test_a_named_pipe_and_regions_from_a_pipe_are_those_of_files(
+    pipe: Pipe, tmp_path: Path
+) -> None:
+    given = tmp_path / "queues.toml"
+    given.write_text('[[queue]]\nendpoint = "10.7.0.2"\nqn = 0\ncount = 1\n')
+    pipes = tmp_path / "capture", tmp_path / "regions"
+    for fifo, file in zip(pipes, (SHIPPED, given), strict=True):
+        os.mkfifo(fifo)
+        Thread(target=fifo.write_bytes, args=[file.read_bytes()]).start()
+    result = of_file(pipes[0], "--regions", pipes[1])
+    assert result == of_file(SHIPPED, "--regions", given)
+
+
 def test_given_buffers_wait_for_the_end_of_the_pipe(pipe: Pipe, tmp_path: Path) -> None:
     given = tmp_path / "queues.toml"
     given.write_text('[[queue]]\nendpoint = "10.7.0.2"\nqn = 0\ncount = 1\n')
     pipe(iter([SHIPPED.read_bytes()]), "--regions", given)
     (line,) = pipe.lines
     assert line == (
-        "played at the end of standard input, because the buffers in"
+        "played at the end of the pipe, because the buffers in"
         f" {given} are counted from the first message on"
     )
 
@@ -192,7 +204,7 @@ def test_sctp_waits_for_the_end_of_the_pipe(pipe: Pipe, tmp_path: Path) -> None:
     assert json.loads(result.stdout) == of_file(tmp_path / "sctp.pcap")
     (line,) = pipe.lines
     assert line == (
-        "played at the end of standard input, because the sessions of SCTP are found in the"
+        "played at the end of the pipe, because the sessions of SCTP are found in the"
         " capture as a whole"
     )
 
@@ -211,7 +223,7 @@ def test_a_difference_is_not_forgotten(pipe: Pipe, monkeypatch: pytest.MonkeyPat
     result = pipe(in_pieces(pipe, SHIPPED.read_bytes(), 50_000), "--json")
     assert json.loads(result.stdout)["verdict"] == "agree" and result.exit_code == 1
     assert ": differ: " in pipe.lines[0] and "difference in counter" in result.stderr
-    assert "differed while standard input was being written" in result.stderr
+    assert "differed while the capture was being written" in result.stderr
 
 
 # -- Ctrl-C during the reading --

@@ -30,12 +30,11 @@ from .connections import (
     signed,
     tcp_segment,
 )
-from .formats import STANDARD_INPUT
 from .layers import TCP, IpPacket, Packets
-from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
+from .pcap import CaptureError, Frame, LeftOut, Unread, counted, opening, read_frames
+from .piped import Piped, Stopped, name_of, piped
 from .sctp_assumed import with_set_up
 from .sctp_frames import SctpFrame, kept_frames, sctp_frame, sctp_in_udp
-from .standard_input import StandardInput, Stopped, standard_input
 
 __all__ = [
     "Assumption",
@@ -231,7 +230,7 @@ class Capture:
         """
         if self.sctp or any(direction.chunks for direction in self.directions):
             return
-        raise CaptureError(f"{self.path} has no DDP over TCP or SCTP: {self.reason()}")
+        raise CaptureError(f"{name_of(self.path)} has no DDP over TCP or SCTP: {self.reason()}")
 
     def reason(self) -> str:
         """Returns why nothing, or nothing more, is played."""
@@ -285,7 +284,7 @@ class Watch:
     Parameters
     ----------
     pause
-        This function gets the watch whenever standard input has no more octets yet.
+        This function gets the watch whenever a pipe has no more octets yet.
 
     Attributes
     ----------
@@ -300,7 +299,7 @@ class Watch:
         self.sctp = kept_frames()
         self.stopped = self.over = self._read = False
         self._pause = pause
-        self._input: StandardInput | None = None
+        self._input: Piped | None = None
 
     def stop(self) -> None:
         """Ends the reading with the frame that is being read."""
@@ -310,9 +309,10 @@ class Watch:
             self._input.stop()
 
     def frames(self, path: Path, unread: Unread) -> Iterator[Frame]:
-        """Yields the frames of a file, or of standard input, until the reading is stopped."""
-        if path == STANDARD_INPUT:
-            self._input = standard_input()
+        """Yields the frames of a file or a pipe until the reading is stopped."""
+        with opening(path):
+            self._input = piped(path)
+        if self._input is not None:
             self._input.pause = self._pause and partial(self._pause, self)
         number = 0
         try:

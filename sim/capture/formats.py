@@ -11,20 +11,18 @@ import gzip
 import lzma
 import struct
 import zlib
-from io import BufferedIOBase, BufferedReader, RawIOBase
+from io import BufferedIOBase, RawIOBase
 from pathlib import Path
 from typing import IO, Any
 
 import zstandard
 
-from .standard_input import standard_input
+from .piped import name_of, open_again, piped
 
 #: The exceptions that a damaged compressed file raises.
 DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 #: Octets that are given to zstd at a time, because each may become 32,000 octets.
 _TAKEN = 1 << 10
-#: The name that stands for standard input.
-STANDARD_INPUT = Path("-")
 
 
 class _Unzstd(BufferedIOBase):
@@ -63,6 +61,8 @@ _COMPRESSED: dict[bytes, Any] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
     b"\x28\xb5\x2f\xfd": _Unzstd,
+    # Skippable frames, with which some programs begin (RFC 8878 section 3.1.2).
+    **dict.fromkeys((bytes([0x50 + kind]) + b"\x2a\x4d\x18" for kind in range(16)), _Unzstd),
 }
 #: The first octets of unsupported compressed files and archives: their names, and programs that
 #: unpack them.
@@ -102,23 +102,28 @@ _ERF_HEADER = struct.Struct(">8xBBHHH")
 
 
 def open_plain(path: Path) -> IO[bytes]:
-    """Opens a file or standard input, decompressed if gzip, bzip2, xz or zstd has compressed it."""
-    source: Any = standard_input().open() if path == STANDARD_INPUT else path
-    with standard_input().open() if path == STANDARD_INPUT else path.open("rb") as file:
+    """Opens a file or a pipe, decompressed if gzip, bzip2, xz or zstd has compressed it.
+
+    A pipe is read once, and each further call begins at its first octet again.
+    """
+    with open_again(path) as file:
         start = file.read(8)
     for magic, opened in _COMPRESSED.items():
         if start.startswith(magic):
-            return opened(source)
-    return BufferedReader(source) if path == STANDARD_INPUT else path.open("rb")
+            given = piped(path)
+            return opened(path if given is None else given.open())
+    return open_again(path)
 
 
 def refusal(path: Path, start: bytes) -> str:
     """Returns why a file that begins with ``start``, neither pcap nor pcapng, cannot be read."""
-    if path == STANDARD_INPUT:
-        reason = "is not a capture: save it as a file, whose name rnic takes, to learn its format"
-        return f"standard input {reason if start else 'is empty'}"
     if not start:
-        return f"{path} is empty"
+        return f"{name_of(path)} is empty"
+    if piped(path):
+        return (
+            f"{name_of(path)} is not a capture: save its octets as a file, whose name rnic takes,"
+            " to learn their format"
+        )
     for magic, (name, unpack) in _PACKED.items():
         if start.startswith(magic):
             return f"{path} is {name}, which rnic does not read: unpack it with {unpack}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .piped import Unkept, open_again
+
 __all__ = ["read_text"]
 
 #: Most octets of a file, and most characters of a line. A region file with an entry for every STag
@@ -12,7 +14,7 @@ LONGEST, LONGEST_LINE = 1 << 24, 10_000
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a file.
+    """Returns the text of a file, or of a pipe, which is read once for all calls.
 
     Raises
     ------
@@ -20,8 +22,10 @@ def read_text(path: Path) -> str:
         The file cannot be read, is not text, or is too long. The message begins with the path.
     """
     try:
-        with path.open("rb") as file:
+        with open_again(path) as file:
             octets = file.read(LONGEST + 1)
+    except Unkept as error:
+        raise ValueError(str(error)) from None
     except FileNotFoundError:
         raise ValueError(f"{path}: there is no such file") from None
     except (OSError, ValueError) as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from .capture import Assumption, Capture, Chunks, Connection, Direction, Story, Watch
 from .connections import Conversation, Endpoint, Half, by_frame
+from .piped import STANDARD_INPUT
 from .streams import Arrival, Stream, Untagged
 from .traffic import cut
 
@@ -33,14 +33,14 @@ class Follower:
         self._searched: Counter[Conversation] = Counter()  # with how many segments
         self._found: dict[Conversation, _Followed] = {}
 
-    def take(self, watch: Watch, path: Path) -> Capture:
+    def take(self, watch: Watch) -> Capture:
         """Returns the octets that have come since the last call, up to the last whole message."""
         for conversation in watch.connections.found:
             if conversation.halves and conversation not in self._found:
                 self._search(conversation)
         found = (each.take() for each in self._found.values())
         return Capture(
-            path,
+            STANDARD_INPUT,
             0,
             tuple(each for each in found if any(direction.chunks for direction in each.directions)),
         )

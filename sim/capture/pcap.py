@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -24,8 +25,8 @@ from typing import IO
 import dpkt
 from dpkt import pcapng
 
-from .formats import DAMAGES, STANDARD_INPUT, open_plain, refusal
-from .standard_input import Unkept
+from .formats import DAMAGES, open_plain, refusal
+from .piped import Unkept, name_of
 
 #: The headers of a file and of its records, and the unit of time, by the first octets of a file.
 _PCAP_MAGICS = {
@@ -105,27 +106,37 @@ def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
     CaptureError
         The file is missing, or is neither pcap nor pcapng.
     """
-    try:
+    with opening(path):
         file = open_plain(path)
-    except FileNotFoundError:
-        raise CaptureError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise CaptureError(f"{path} is a directory, not a capture") from None
-    except OSError as error:
-        raise CaptureError(f"{path} cannot be read: {error.strerror}") from None
     reader = _Reader(file, unread or Unread())
     start = reader.look(4)
     if start not in _PCAP_MAGICS and start != _SECTION:
         start = reader.look(4096)
         file.close()
         reason = refusal(path, start)
-        name = "standard input" if path == STANDARD_INPUT else path
-        raise CaptureError(f"{name}: {reader.damage}" if reader.damage else reason)
+        raise CaptureError(f"{name_of(path)}: {reader.damage}" if reader.damage else reason)
     least = (dpkt.pcap.FileHdr if start in _PCAP_MAGICS else pcapng.SectionHeaderBlock).__hdr_len__
     if len(reader.look(least)) < least:
         file.close()
-        raise CaptureError(f"{path} is not a capture: it ends within the header of the file")
+        raise CaptureError(
+            f"{name_of(path)} is not a capture: it ends within the header of the file"
+        )
     return reader.frames()
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """Turns an error of the file system, as a file is opened, into :class:`CaptureError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise CaptureError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise CaptureError(f"{path} is a directory, not a capture") from None
+    except OSError as error:
+        raise CaptureError(f"{name_of(path)} cannot be read: {error.strerror}") from None
+    except Unkept as error:
+        raise CaptureError(str(error)) from None
 
 
 def write_pcap(frames: Iterable[Frame], path: Path) -> None:

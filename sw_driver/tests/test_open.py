@@ -146,6 +146,19 @@ def test_what_was_set_up_before_is_gone_when_a_device_is_opened() -> None:
             assert bytes(array) == octets and not any(buffer)
 
 
+def test_a_device_that_is_open_is_not_opened_again(bench: Bench) -> None:
+    array = bytearray(5)
+    region = bench.pd.register(array)
+    with pytest.raises(StateError, match="use its context, or close that first"):
+        Device(bench.sim).open()
+    bench.peer.write(region.stag, 0, b"still")
+    bench.sim.run(2000)
+    assert array == b"still"
+    bench.context.close()
+    with Device(bench.sim).open() as again:
+        assert again.events() == []
+
+
 def test_closing_a_context_closes_all_that_was_made_of_it(bench: Bench) -> None:
     array, buffer = bytearray(100), bytearray(100)
     region = bench.pd.register(array)

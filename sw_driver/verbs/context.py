@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from ...hdl.spec import commands, ddp, regs
 from ...hdl.spec.commands import Wait, Write
@@ -216,6 +217,11 @@ class Device:
         coalesce, timeout
             The interrupt is raised once ``coalesce`` completions wait, or ``timeout`` cycles after
             the first one.
+
+        Raises
+        ------
+        StateError
+            A context of this process has the device open through the same transport.
         """
         return Context(
             self.transport, self.query(), self.query_sctp(),
@@ -393,6 +399,7 @@ class Context(Closing):
     """
 
     kinds: ClassVar[dict[type, type]] = {}
+    _closed: bool
     sends = responds = chunks = False
     reads = 0
 
@@ -413,6 +420,11 @@ class Context(Closing):
         rule = f"from 1 to the {completions} completions"
         coalesce = integer("coalesce", coalesce, 1, completions, rule)
         timeout = integer("timeout", timeout, 0, (1 << 32) - 1, "from 0 to 2**32 - 1 cycles")
+        known = _OPEN.get(transport)
+        if known is not None and not (known._closed or known.inherited):
+            raise StateError(
+                "the device is open through this transport: use its context, or close that first"
+            )
         self.transport = transport
         self.capabilities = capabilities
         self.sctp = sctp
@@ -460,6 +472,7 @@ class Context(Closing):
         if received and self.registers.read("SESSION_PENDING"):
             # Initiates were on their way while their association was removed.
             self.carry_out(commands.forget_sessions(capabilities.streams), _WORKS)
+        _OPEN[transport] = self
         atexit.register(self._at_exit)
 
     def _take_over(self) -> None:
@@ -845,6 +858,8 @@ class Context(Closing):
             self.close()
 
 
+#: The contexts of this process that may be open, by transport.
+_OPEN: WeakValueDictionary[Transport, Context] = WeakValueDictionary()
 #: Contexts whose device did not answer when they were closed. They are kept because the device may
 #: still write their memory.
 _STRANDED: list[Context] = []

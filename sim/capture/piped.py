@@ -1,25 +1,34 @@
-"""Reads standard input while it is being written, and keeps its octets for further passes."""
+"""Reads standard input or another pipe while it is being written, and keeps its octets for further
+passes.
+"""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import sys
 import tempfile
 import weakref
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
+from typing import IO
 
-#: Octets that are taken from standard input at a time.
+#: Octets that are taken from a pipe at a time.
 _TAKEN = 1 << 16
 #: Seconds from one call of ``pause`` to the next.
 _APART = 0.5
 #: A read of fewer octets waits for all of them, as the reader of a header expects it.
 _HEADER = 64
 
-__all__ = ["StandardInput", "Stopped", "Unkept", "standard_input"]
+#: The name that stands for standard input.
+STANDARD_INPUT = Path("-")
+
+__all__ = ["STANDARD_INPUT", "Piped", "Stopped", "Unkept", "name_of", "open_again", "piped"]
 
 
 class Stopped(Exception):
@@ -27,11 +36,11 @@ class Stopped(Exception):
 
 
 class Unkept(Exception):
-    """Standard input cannot be read, or its octets cannot be kept. The message is one sentence."""
+    """A pipe cannot be read, or its octets cannot be kept. The message is one sentence."""
 
 
-class StandardInput:
-    """The octets of standard input, which a thread copies to a temporary file as they come.
+class Piped:
+    """The octets of a pipe, which a thread copies to a temporary file as they come.
 
     So the program that writes them never waits for their reader.
 
@@ -39,6 +48,8 @@ class StandardInput:
     ----------
     source
         The file descriptor to read.
+    name
+        The name of the pipe in messages.
 
     Attributes
     ----------
@@ -47,11 +58,11 @@ class StandardInput:
         often than twice per second; None for no call.
     """
 
-    def __init__(self, source: int) -> None:
+    def __init__(self, source: int, name: str = "standard input") -> None:
         self.pause: Callable[[], None] | None = None
         self._file = tempfile.TemporaryFile(prefix="ddp-rnic-", buffering=0)
         weakref.finalize(self, self._file.close)
-        self._source = source
+        self._source, self._name = source, name
         self._come = 0  # octets in the file
         self._whole = self._stopped = False
         self._error: Unkept | None = None
@@ -61,19 +72,20 @@ class StandardInput:
         Thread(target=self._copy, daemon=True).start()
 
     def _copy(self) -> None:
+        failed = "read"
         try:
             while octets := os.read(self._source, _TAKEN):
+                failed = f"kept in {tempfile.gettempdir()}"
                 while octets:
                     count = os.write(self._file.fileno(), octets)
                     octets = octets[count:]
                     with self._changed:
                         self._come += count
                         self._changed.notify_all()
+                failed = "read"
         except OSError as error:
-            self._error = Unkept(
-                f"standard input cannot be kept in {tempfile.gettempdir()}: {error.strerror};"
-                " name a directory with more room in TMPDIR"
-            )
+            advice = "" if failed == "read" else "; name a directory with more room in TMPDIR"
+            self._error = Unkept(f"{self._name} cannot be {failed}: {error.strerror}{advice}")
         with self._changed:
             self._whole = True
             self._changed.notify_all()
@@ -96,7 +108,7 @@ class StandardInput:
         Stopped
             The octets are not wanted any more.
         Unkept
-            Standard input cannot be read, or its octets cannot be kept.
+            The pipe cannot be read, or its octets cannot be kept.
         """
         called = self.pause is None
         while True:
@@ -133,9 +145,9 @@ class StandardInput:
 
 
 class _Reader(io.RawIOBase):
-    """Reads standard input from its first octet on."""
+    """Reads the octets of a pipe from the first one on."""
 
-    def __init__(self, octets: StandardInput) -> None:
+    def __init__(self, octets: Piped) -> None:
         super().__init__()
         self._octets, self._at = octets, 0
 
@@ -149,7 +161,41 @@ class _Reader(io.RawIOBase):
         return len(found)
 
 
+def piped(path: Path) -> Piped | None:
+    """Returns the octets of standard input or of another pipe, or None for a file.
+
+    Raises
+    ------
+    OSError
+        The pipe cannot be opened.
+    """
+    if path == STANDARD_INPUT:
+        return _standard_input()
+    # A device file, like /dev/stdin on a terminal, is read like a pipe.
+    kind = path.stat().st_mode
+    return _pipe(path) if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind) else None
+
+
 @cache
-def standard_input() -> StandardInput:
+def _standard_input() -> Piped:
     """Returns the standard input of this process, which is read once."""
-    return StandardInput(sys.stdin.fileno())
+    if sys.stdin is None:  # descriptor 0 may be any file that was opened since
+        raise OSError(errno.EBADF, "it is closed")
+    return Piped(sys.stdin.fileno())
+
+
+@cache
+def _pipe(path: Path) -> Piped:
+    """Returns a pipe, which is read once."""
+    return Piped(os.open(path, os.O_RDONLY), str(path))
+
+
+def open_again(path: Path) -> IO[bytes]:
+    """Opens a file, or a pipe, whose octets are those of earlier calls followed by further ones."""
+    given = piped(path)
+    return path.open("rb") if given is None else io.BufferedReader(given.open())
+
+
+def name_of(path: Path) -> str:
+    """Returns the name of a capture in messages."""
+    return "standard input" if path == STANDARD_INPUT else str(path)

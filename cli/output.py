@@ -28,7 +28,7 @@ class Unwritten(Exception):
 
 
 class _Output(io.FileIO):
-    """The descriptor of standard output. After a failure it discards what is written."""
+    """The descriptor of standard output. After a failure it discards all further octets."""
 
     failed: Unwritten | None = None
 

@@ -512,7 +512,7 @@ class Story:
 
     def _complete(
         self, initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup
-    ) -> Connection:
+    ) -> Connection | None:
         name = f"{initiator} > {responder}"
         # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it
         # wants to receive markers.
@@ -520,6 +520,18 @@ class Story:
         play = not reply.frame.reject
         if not play:
             self._leave(f"{name}: the MPA Reply rejects the connection")
+        elif (request.frame.enhanced is None) != (reply.frame.enhanced is None):
+            enhanced = ("Request", "Reply")[request.frame.enhanced is None]
+            self._leave(
+                f"{name}: of MPA Request and Reply, only the {enhanced} is an enhanced frame, so"
+                " neither side can accept the other one's, RFC 6581 section 10"
+            )
+            return None
+        elif request.frame.revision != reply.frame.revision:
+            self.notes.append(
+                f"{name}: the MPA Request has revision {request.frame.revision} and the Reply"
+                f" {reply.frame.revision}, but neither is an enhanced frame: played"
+            )
         there = _direction(initiator, responder, request, _Settings(crc, reply.frame.markers), play)
         back = _direction(responder, initiator, reply, _Settings(crc, request.frame.markers), play)
         if play and not there.chunks and not back.chunks and not there.behind_hole:

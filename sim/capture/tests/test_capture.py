@@ -26,7 +26,7 @@ from ddp_rnic.sim.capture.tests.frames import (
     tcp_packet,
 )
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.model.mpa import MpaSender, StartupFrame
+from ddp_rnic.sim.model.mpa import Enhanced, MpaSender, StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,6 +187,33 @@ def test_a_capture_without_ddp_says_why(packets: list[bytes], says: str) -> None
     with pytest.raises(CaptureError, match=says) as error:
         capture(packets).check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_an_enhanced_frame_and_one_that_is_not_set_no_connection_up(asks: bool) -> None:
+    """RFC 6581 section 10: an unenhanced responder closes the connection, and the responder "MUST
+    respond with an unenhanced MPA message" to an unenhanced one.
+    """
+    enhanced = Enhanced(ird=1, ord=1) if asks else None
+    request = StartupFrame(kind="request", revision=1 + asks, enhanced=enhanced).encode()
+    enhanced = None if asks else Enhanced(ird=1, ord=1)
+    reply = StartupFrame(kind="reply", revision=2 - asks, enhanced=enhanced).encode()
+    sent = tcp_packet(A, B, first_octet(1000, request), b"FPDU")
+    found = capture([*handshake(request=request, reply=reply), sent])
+    assert not found.connections
+    (left,) = found.left_out
+    assert f"only the {'Request' if asks else 'Reply'} is an enhanced frame" in left.reason
+
+
+def test_frames_of_two_revisions_that_are_not_enhanced_are_played_with_a_note() -> None:
+    """RFC 5044 appendix C.1: "The MPA Revision provided in the MPA Request Frame and the MPA Reply
+    Frame may differ."
+    """
+    reply = StartupFrame(kind="reply", revision=2).encode()
+    found = capture([*handshake(reply=reply), *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+    (note,) = found.notes
+    assert "Request has revision 1 and the Reply 2, but neither is an enhanced frame" in note
 
 
 @pytest.mark.parametrize("first", [0, 3])

@@ -343,6 +343,7 @@ def capture_of(
     unread = unread or Unread()
     count = 0
     ports = {SCTP_UDP_PORT, *sctp_ports}
+    unused = {*sctp_ports}
     watch = watch or Watch()
     connections, sctp = watch.connections, watch.sctp
     packets = Packets()
@@ -352,6 +353,8 @@ def capture_of(
         packet = packets.take(frame)
         if packet is None:
             continue
+        if (udp := packet.udp()) is not None:
+            unused.difference_update(udp[:2])
         if (found := sctp_frame(frame, packet, ports)) is not None:
             sctp.append(found)
         elif packet.protocol != TCP:
@@ -371,6 +374,8 @@ def capture_of(
             found_connections.append(connection)
     if packets.joined:
         story.notes.append(f"put together of fragments: {counted(packets.joined, 'IP packet')}")
+    story.note_unused()
+    story.notes += [f"--sctp-port {port}: no datagram has this port" for port in sorted(unused)]
     assumed = with_set_up(sctp, any(said.sctp for said in assumptions))
     return Capture(
         path,
@@ -418,7 +423,7 @@ class _Rest:
         if self.damaged:
             yield LeftOut(self.damaged, "frame", "a damaged or cut TCP header")
         if self.cut:
-            yield LeftOut(self.cut, "end of a TCP segment", "cut short by the snapshot length")
+            yield LeftOut(self.cut, "segment end", "of TCP, cut off by the snapshot length")
 
 
 # -- MPA start-up --
@@ -440,6 +445,7 @@ class Story:
 
     def __init__(self, assumptions: Sequence[Assumption]) -> None:
         self._assumptions = assumptions
+        self._matched: set[Assumption] = set()
         self.notes: list[str] = []
         self._segments: list[LeftOut] = []
         self._without: list[LeftOut] = []  # connections with nothing to play
@@ -453,6 +459,16 @@ class Story:
                 LeftOut(more, "further TCP connection", "nothing to play, for such reasons"),
             ]
         return [*without, *self._segments]
+
+    def note_unused(self) -> None:
+        """Notes the statements about streams that the capture does not have."""
+        for said in dict.fromkeys(self._assumptions):
+            if not said.sctp and said not in self._matched:
+                source = f" from {said.source}" if said.source else ""
+                self.notes.append(
+                    f"--assume changes nothing: no TCP stream{source} lacks its MPA start-up"
+                    f" ({said})"
+                )
 
     def _leave(self, reason: str) -> None:
         self._without.append(LeftOut(1, "TCP connection", reason))
@@ -619,6 +635,7 @@ class Story:
         for said in self._assumptions:
             if said.sctp or said.source not in (None, source) or not half.taken:
                 continue
+            self._matched.add(said)
             stream = in_order(half, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
             chunks = Chunks(stream, said.at, first)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture.capture import Capture, CaptureError, Direction, capture_of
+from ddp_rnic.sim.capture.capture import Assumption, Capture, CaptureError, Direction, capture_of
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.frames import (
     ACK,
@@ -214,6 +214,20 @@ def test_frames_of_two_revisions_that_are_not_enhanced_are_played_with_a_note() 
     assert found.directions[0].octets == DATA[:100]
     (note,) = found.notes
     assert "Request has revision 1 and the Reply 2, but neither is an enhanced frame" in note
+
+
+def test_options_that_match_nothing_are_named() -> None:
+    whole = [*handshake(), *segments([(0, 100)])]
+    said = [Assumption.parse(text) for text in ("fpdu,at=4", "from=10.0.0.9:7", "sctp")]
+    found = capture_of(frames(whole), Path("test"), assumptions=said, sctp_ports=[5000, 9899])
+    assert [note.split(" lacks")[0] for note in found.notes] == [
+        "--assume changes nothing: no TCP stream",
+        "--assume changes nothing: no TCP stream from 10.0.0.9:7",
+        "--sctp-port 5000: no datagram has this port",
+        "--sctp-port 9899: no datagram has this port",
+    ]
+    used = capture_of(frames(segments([(0, 100)])), Path("test"), assumptions=said[:1])
+    assert not any("changes nothing" in note for note in used.notes)
 
 
 @pytest.mark.parametrize("first", [0, 3])

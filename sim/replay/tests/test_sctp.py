@@ -460,7 +460,7 @@ def test_a_packet_without_padding_is_not_called_damaged() -> None:
     MUST pad the chunk with all zero bytes"; the CRC32c of this packet is right.
     """
     peers = opened()
-    body = Packet(*PORTS.values(), peers.tags[B], (peers.message(A, 0, b"three"),)).encode()[:-3]
+    body = Packet(PORTS[A], PORTS[B], peers.tags[B], (peers.message(A, 0, b"three"),)).encode()[:-3]
     body = body[:8] + checksum(body) + body[12:]
     packet = sctp_in_ip(A, B, body)
     number = len(peers.frames) + 1

@@ -227,7 +227,9 @@ def _simulate(
                 run = _played(each, engine, waves, keep, progress)
         result.runs.append(run)
         if waves is not None and window is not None:
-            waveforms += [waves.path, *viewers.write(waves, window.marker)]
+            waveforms.append(waves.path)
+            if engine.name == EngineName.COMPILED:  # the times of cocotb's waveforms are others
+                waveforms += viewers.write(waves, window.marker)
         if each.stopped:
             frame = each.frame
             if left := sum(each.rest() for each in planning):

@@ -239,7 +239,9 @@ def _signals(vcd: IO[bytes]) -> Iterator[tuple[list[str], dict[str, tuple[int, i
             case ["$enddefinitions", *_]:
                 break
             case ["$scope", _, name, *_]:
-                scopes.append(name)
+                # In cocotb's simulations the outermost module has no name.
+                scopes += [] if scopes or name in ("top", "$rootio") else ["top"]
+                scopes.append("top" if name == "$rootio" else name)
             case ["$upscope", *_]:
                 scopes.pop()
             case ["$var", _, width, code, name, *rest] if not _COPIES.search(name):

@@ -166,13 +166,14 @@ def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         record(path)
 
 
+@pytest.mark.parametrize("engine", ["compiled", "cocotb"])
 def test_a_design_of_one_module_is_shown_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     monkeypatch.setattr(verilator, "verilog", standin.verilog)
     path = tmp_path / "one.fst"
     operations = [WriteRegister(standin.MODE, standin.GOOD)]
-    load("compiled").run(RnicConfig(), operations, np.zeros(96, np.uint8), waves=Waves(path))
+    load(engine).run(RnicConfig(), operations, np.zeros(96, np.uint8), waves=Waves(path))
     read = Read(path)
     assert read.scopes == {"rnic"} and {"rnic.clk", "rnic.s_axil_wdata"} < read.signals.keys()
     # Not its ports alone.

@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -489,6 +490,57 @@ class _Live:
     aborts: list[tuple[int, str]] = field(default_factory=list)
 
 
+#: The sender and the receiver of a packet.
+_Pair = tuple[Endpoint, Endpoint]
+
+
+class _Pairs:
+    """Names the ends of each packet of a handshake as the first of its packets does.
+
+    Later ones may go from and to any address that an end has, RFC 9260 section 5.1.2: that from
+    which it sends its INIT or INIT ACK, and those that this chunk lists.
+    """
+
+    def __init__(self) -> None:
+        # By ports and tag of packets: their ends, each with the tag that packets back have.
+        self._known: dict[Ends, dict[_Pair, int]] = {}
+        self._addresses: dict[Ends, set[str]] = {}  # of the receiver of such packets
+
+    def take(self, frame: SctpFrame) -> _Pair:
+        """Takes the next sound frame; returns its ends."""
+        ends = frame.ends
+        assert ends is not None
+        sent = [*_set_ups(frame)]
+        pair = _sender_and_receiver(frame)
+        known = self._known.get(ends, {})
+        if known and pair not in known:
+            first, tag = next(iter(known.items()))
+            back = Ends(ends.destination_port, ends.source_port, tag)
+            own = {frame.source, *(each for chunk in sent for each in chunk.addresses)}
+            senders = self._addresses.get(back, own if sent else set())
+            receivers = self._addresses.get(ends, set())
+            if {frame.source, first[0].address} <= senders and {
+                frame.destination, first[1].address
+            } <= receivers:  # fmt: skip
+                pair = first
+        for chunk in sent:
+            back = Ends(ends.destination_port, ends.source_port, chunk.tag)
+            self._known.setdefault(back, {}).setdefault(pair[::-1], ends.tag)
+            if ends.tag:
+                self._known.setdefault(ends, {})[pair] = chunk.tag
+            addresses = self._addresses.setdefault(back, set())
+            addresses.update((frame.source, pair[0].address), chunk.addresses)
+        return pair
+
+
+def _set_ups(frame: SctpFrame) -> Iterator[InitChunk]:
+    """Yields the INIT or INIT ACK of a sound frame."""
+    for chunk in _acceptable(frame):
+        if chunk.type in _SET_UP:
+            with suppress(ProtocolError):
+                yield InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+
+
 class _Handshakes:
     """Finds the INITs whose answers are followed by a COOKIE ECHO.
 
@@ -498,11 +550,12 @@ class _Handshakes:
     def __init__(self) -> None:
         self._asked: dict[tuple[Endpoint, Endpoint, int], int] = {}  # INITs' tags, by answer
         self._complete: set[tuple[Endpoint, Endpoint, int]] = set()
+        self._pairs = _Pairs()
 
     def take(self, frame: SctpFrame) -> None:
         """Takes the next sound frame."""
         assert frame.ends is not None
-        sender, receiver = _sender_and_receiver(frame)
+        sender, receiver = self._pairs.take(frame)
         for chunk in _acceptable(frame):
             if chunk.type == ChunkType.INIT_ACK:
                 answer = receiver, sender, int.from_bytes(chunk.value[:4], "big")
@@ -555,7 +608,7 @@ class _Walker:
         self._added: dict[Ends, set[str]] = {}  # senders' further addresses (RFC 5061)
         #: For sessions that stood before the capture, by SCTP stream: as in :class:`.Stream`.
         self._msns: dict[Ends, dict[int, Msns]] = {}
-        self._handshakes = _Handshakes()
+        self._handshakes, self._pairs = _Handshakes(), _Pairs()
         offered: dict[tuple[frozenset[int], int], int] = {}
         for frame in frames:
             if frame.sound and frame.ends:
@@ -630,7 +683,7 @@ class _Walker:
             self._arrive(frame)
             return
         assert frame.ends is not None
-        sender, receiver = _sender_and_receiver(frame)
+        sender, receiver = self._pairs.take(frame)
         hearing = self._conversation(receiver, sender)
         chunks = _acceptable(frame)
         for chunk in chunks:

@@ -893,8 +893,11 @@ class Association:
         self.tag: int | None = None  #: this end's Verification Tag
         self.peer: InitChunk | None = None
         self.sessions: dict[int, Session] = {}
-        # The peer's INIT that each tag of this end answers; None for a tag in an INIT.
-        self._offers: dict[int, InitChunk | None] = {}
+        # The tags of this end in INITs, and those in INIT ACKs, with the peer's INIT that each
+        # answers. RFC 9260 section 5.2.1: if both ends send INITs, either INIT ACK has the tag of
+        # its sender's INIT.
+        self._asked: set[int] = set()
+        self._offers: dict[int, InitChunk] = {}
         self._heard: InitChunk | None = None
         self._in = Tsns(0)
         self._out = Tsns(0)
@@ -923,7 +926,10 @@ class Association:
         events: list[SctpEvent] = []
         for chunk in parsed.processed:
             if isinstance(chunk, InitChunk):
-                self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
+                if not chunk.acknowledges:
+                    self._asked.add(chunk.tag)
+                elif self._heard is not None:
+                    self._offers[chunk.tag] = self._heard
                 if self.peer is None:
                     self._out = Tsns(chunk.tsn)
             elif isinstance(chunk, DataChunk) and self.ddp:
@@ -949,7 +955,7 @@ class Association:
                     self._heard = chunk
                 continue
             if isinstance(chunk, InitChunk):
-                if self._offers.get(parsed.tag, chunk) is None and self.tag is None:
+                if parsed.tag in self._asked and self.tag is None:
                     self._establish(parsed.tag, chunk)
                 continue
             if isinstance(chunk, Chunk) and chunk.type == ChunkType.COOKIE_ECHO:

@@ -4,10 +4,12 @@ results.
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -433,6 +435,78 @@ def test_a_second_path_is_of_the_association_that_has_its_addresses(known: str) 
         return
     planned = plan_of(peers.frames)
     assert planned.endpoints == (A, B) and octets_of(planned, STAG) == b"path"
+
+
+HOMES = {A: "10.8.0.1", B: "10.8.0.2"}
+
+
+def moved(frame: Frame, source: str, destination: str) -> Frame:
+    """Returns a frame with other addresses of its ends."""
+    packet = sctp_in_ip(source, destination, frame.octets[34 : 14 + frame_length(frame)])
+    return replace(frame, octets=ethernet(packet))
+
+
+def frame_length(frame: Frame) -> int:
+    return int.from_bytes(frame.octets[16:18], "big")
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("step", [1, 2, 3], ids=["INIT ACK", "COOKIE ECHO", "COOKIE ACK"])
+def test_a_handshake_may_use_any_address_that_its_ends_declare(step: int, declared: bool) -> None:
+    """RFC 9260 section 5.1.2: an endpoint's addresses are those in its INIT or INIT ACK."""
+    peers = Peers()
+    for end, other in HOMES.items() if declared else ():
+        own = peers.inits[end]
+        listed = [(5, ipaddress.ip_address(each).packed) for each in (end, other)]
+        peers.inits[end] = replace(own, parameters=(*own.parameters, *listed))
+    peers.set_up()
+    frame, sender = peers.frames[step], (A, B)[step % 2]
+    other = peers.other(sender)
+    there = other if step == 1 else HOMES[other]  # an INIT ACK answers the address of the INIT
+    peers.frames[step] = moved(frame, HOMES[sender], there)
+    peers.open(0)
+    peers.send(A, peers.message(A, 0, b"text"))
+    found = sctp(peers.frames)
+    assert len(found.arrivals) == (declared or step == 3)
+    assert not declared or left_out(peers.frames) == [] and len(found.ends) == 2
+
+
+def collisions() -> Iterator[tuple[str, ...]]:
+    """Yields the orders in which two ends may set an association up at the same time.
+
+    A step is I for INIT, A for INIT ACK, E for COOKIE ECHO or K for COOKIE ACK, and the sender.
+    """
+    needs = {"A1": "I0", "A0": "I1", "E0": "A1", "E1": "A0", "K1": "E0", "K0": "E1"}
+    for steps in ("I0 I1 A0 A1 E0 K1", "I0 I1 A0 A1 E0 E1 K0 K1", "I0 I1 A1 E0 K1"):
+        for order in permutations(steps.split()):
+            if all(order.index(needs.get(step, step)) <= at for at, step in enumerate(order)):
+                yield order
+                yield tuple(step[0] + "10"[int(step[1])] for step in order)
+
+
+def test_two_ends_may_set_their_association_up_at_the_same_time() -> None:
+    """RFC 9260 section 5.2.1: an end that has sent an INIT, and gets one, answers with an INIT ACK
+    that has the tag of its INIT.
+    """
+    orders = {*collisions()}
+    assert ("I0", "I1", "A0", "A1", "E0", "K1") in orders
+    for order in orders:
+        peers = Peers()
+        chunks = {end: {"I": own, "A": replace(own, acknowledges=True)} for end, own in
+                  peers.inits.items()}  # fmt: skip
+        cookies = {
+            "E": Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"),
+            "K": Chunk(ChunkType.COOKIE_ACK),
+        }
+        for kind, number in order:
+            end = peers.ends[int(number)]
+            chunk = {**chunks[end], **cookies}[kind]
+            peers.send(end, chunk, tag=0 if kind == "I" else None)
+        peers.open(0)
+        for end in peers.ends:
+            peers.send(end, peers.message(end, 0, b"text"))
+        found = sctp(peers.frames)
+        assert (len(found.ends), len(found.arrivals)) == (2, 2), order
 
 
 def test_other_hosts_may_use_the_same_ports_and_tags() -> None:

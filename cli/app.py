@@ -10,11 +10,18 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from .extras import COMMANDS, missing
-from .outcome import NO_TOOL
+from .outcome import BAD_INPUT, NO_TOOL
 
 
 class _Commands(TyperGroup):
     """Imports a command when it is called or listed, so that each needs its own extra alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuses empty values: an empty path would be the working directory."""
+        for before, value in zip(["rnic", *args], args, strict=False):
+            if not value or value.startswith("--") and value.endswith("="):
+                _refuse(f"rnic: the value after {value or before} is empty", BAD_INPUT)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -48,9 +55,9 @@ _ANYTHING: dict[str, Any] = {
 }
 
 
-def _refuse(sentence: str) -> None:
+def _refuse(sentence: str, code: int = NO_TOOL) -> None:
     typer.echo(sentence, err=True)
-    raise typer.Exit(NO_TOOL)
+    raise typer.Exit(code)
 
 
 app = typer.Typer(

@@ -83,7 +83,9 @@ def bench(
             each.check()
         if plots is not None:
             drawing.make_folder(plots)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(f"--plots {plots}: {error.strerror}") from None
+    except ValueError as error:
         raise BadInput(str(error)) from None
     with bar("measuring") as progress:
         results = numbers.run_bench(

@@ -61,7 +61,10 @@ def serve_command(
     width: Width = 64,
     pcap: Pcap = None,
     as_json: Json = False,
-    size: Annotated[str, typer.Option(help="Size of the nvme disk, such as 64M or 1G.")] = "64M",
+    size: Annotated[
+        str | None,
+        typer.Option(help="Size of the nvme disk, such as 1G. Default: 64M.", show_default=False),
+    ] = None,
     count: Annotated[
         int | None,
         typer.Option(
@@ -76,6 +79,8 @@ def serve_command(
     """
     if program not in SERVERS:
         raise BadInput(f"the server must be one of {', '.join(SERVERS)}, not {program!r}")
+    if size is not None and program != "nvme":
+        raise BadInput(f"--size is that of the nvme disk, which {program} does not have")
     host, port = _address(listen)
     tallies: list[Tally] = []
     terminal = console()
@@ -90,7 +95,7 @@ def serve_command(
                 node, program, host, port,
                 count=count,
                 report=report,
-                size=_octets(size),
+                size=_octets(size or "64M"),
                 listening=lambda at: say(f"{program} listens at {host}:{at}"),
             )
         )  # fmt: skip

@@ -83,11 +83,11 @@ def soak(
     shown = cycles_of(cycles, waves)
     traffic = chunks.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
-    terminal.print(f"seed {traffic.seed}")
     rates = Rates(loss, duplication, reorder)
     if both:
         if waves or bus_errors or streams != chunks.Traffic.streams:
             raise BadInput("--both takes no --waves, no --bus-errors and no --streams")
+        terminal.print(f"seed {traffic.seed}")
         _play_both(terminal, traffic.seed, segments, rates, sctp, width or list(WIDTHS), chunk)
         return
     if sctp or rates != Rates():
@@ -95,6 +95,7 @@ def soak(
             "--sctp, --loss, --duplication and --reorder need --both, which has a network"
         )
     configs = [chunks.config_of(bits, streams) for bits in width or WIDTHS]
+    terminal.print(f"seed {traffic.seed}")
     for config in configs:
         with bar(f"{config.width} bits", segments) as progress:
             tally = endurance.soak(

@@ -71,6 +71,40 @@ def test_the_shipped_capture_agrees(sim: Ground, tmp_path: Path) -> None:
     assert f"{report['deliveries']} messages delivered" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["sim", "--out", ""], ["sim", "--out="], ["peer", "demo", "--against", ""], ["sim", ""]],
+)
+def test_an_empty_value_is_refused(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app.app, arguments)
+    assert result.exit_code == 2 and not result.stdout
+    before = next((word for word in arguments if word == "--out="), arguments[-2])
+    assert result.stderr == f"rnic: the value after {before} is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["soak", "--sctp"], "--sctp, --loss, --duplication and --reorder need --both"),
+        (["peer", "serve", "rping", "--size", "1M"], "--size is that of the nvme disk, which rp"),
+        (["prm", "sim", "--share", "stags=-1"], "the share of stags must be a number, not '-1'"),
+        (["bench", "--plots", str(SHIPPED_CAPTURE)], f"--plots {SHIPPED_CAPTURE}: File exists"),
+    ],
+)
+def test_options_are_refused_before_any_output(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(app.app, arguments)
+    assert result.exit_code == 2 and not result.stdout
+    assert result.stderr.startswith(f"rnic: {sentence}")
+
+
+def test_the_frame_that_the_pages_explain_has_a_segment() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "capture.md").read_text()
+    found = {*re.findall(r"(?:explain CAPTURE|--frame|explorer.html#) ?(\d+)", page)}
+    (number,) = found
+    result = CliRunner().invoke(app.app, ["explain", str(SHIPPED_CAPTURE), number])
+    assert result.exit_code == 0 and result.stdout.startswith(f"Frame {number}, ")
+
+
 def test_received_messages_are_written_in_order_of_delivery(sim: Ground, tmp_path: Path) -> None:
     result = sim(SHIPPED_CAPTURE, "--out", tmp_path)
     assert result.exit_code == 0 and "Untagged queues" in result.stdout

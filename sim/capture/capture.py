@@ -343,6 +343,7 @@ def capture_of(
     unread = unread or Unread()
     count = 0
     ports = {SCTP_UDP_PORT, *sctp_ports}
+    unused = {*sctp_ports}
     watch = watch or Watch()
     connections, sctp = watch.connections, watch.sctp
     packets = Packets()
@@ -352,6 +353,8 @@ def capture_of(
         packet = packets.take(frame)
         if packet is None:
             continue
+        if (udp := packet.udp()) is not None:
+            unused.difference_update(udp[:2])
         if (found := sctp_frame(frame, packet, ports)) is not None:
             sctp.append(found)
         elif packet.protocol != TCP:
@@ -371,6 +374,8 @@ def capture_of(
             found_connections.append(connection)
     if packets.joined:
         story.notes.append(f"put together of fragments: {counted(packets.joined, 'IP packet')}")
+    story.note_unused()
+    story.notes += [f"--sctp-port {port}: no datagram has this port" for port in sorted(unused)]
     assumed = with_set_up(sctp, any(said.sctp for said in assumptions))
     return Capture(
         path,
@@ -418,7 +423,7 @@ class _Rest:
         if self.damaged:
             yield LeftOut(self.damaged, "frame", "a damaged or cut TCP header")
         if self.cut:
-            yield LeftOut(self.cut, "end of a TCP segment", "cut short by the snapshot length")
+            yield LeftOut(self.cut, "segment end", "of TCP, cut off by the snapshot length")
 
 
 # -- MPA start-up --
@@ -440,6 +445,7 @@ class Story:
 
     def __init__(self, assumptions: Sequence[Assumption]) -> None:
         self._assumptions = assumptions
+        self._matched: set[Assumption] = set()
         self.notes: list[str] = []
         self._segments: list[LeftOut] = []
         self._without: list[LeftOut] = []  # connections with nothing to play
@@ -453,6 +459,16 @@ class Story:
                 LeftOut(more, "further TCP connection", "nothing to play, for such reasons"),
             ]
         return [*without, *self._segments]
+
+    def note_unused(self) -> None:
+        """Notes the statements about streams that the capture does not have."""
+        for said in dict.fromkeys(self._assumptions):
+            if not said.sctp and said not in self._matched:
+                source = f" from {said.source}" if said.source else ""
+                self.notes.append(
+                    f"--assume changes nothing: no TCP stream{source} lacks its MPA start-up"
+                    f" ({said})"
+                )
 
     def _leave(self, reason: str) -> None:
         self._without.append(LeftOut(1, "TCP connection", reason))
@@ -512,7 +528,7 @@ class Story:
 
     def _complete(
         self, initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup
-    ) -> Connection:
+    ) -> Connection | None:
         name = f"{initiator} > {responder}"
         # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it
         # wants to receive markers.
@@ -520,6 +536,18 @@ class Story:
         play = not reply.frame.reject
         if not play:
             self._leave(f"{name}: the MPA Reply rejects the connection")
+        elif (request.frame.enhanced is None) != (reply.frame.enhanced is None):
+            enhanced = ("Request", "Reply")[request.frame.enhanced is None]
+            self._leave(
+                f"{name}: of MPA Request and Reply, only the {enhanced} is an enhanced frame, so"
+                " neither side can accept the other one's, RFC 6581 section 10"
+            )
+            return None
+        elif request.frame.revision != reply.frame.revision:
+            self.notes.append(
+                f"{name}: the MPA Request has revision {request.frame.revision} and the Reply"
+                f" {reply.frame.revision}, but neither is an enhanced frame: played"
+            )
         there = _direction(initiator, responder, request, _Settings(crc, reply.frame.markers), play)
         back = _direction(responder, initiator, reply, _Settings(crc, request.frame.markers), play)
         if play and not there.chunks and not back.chunks and not there.behind_hole:
@@ -607,6 +635,7 @@ class Story:
         for said in self._assumptions:
             if said.sctp or said.source not in (None, source) or not half.taken:
                 continue
+            self._matched.add(said)
             stream = in_order(half, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING
             chunks = Chunks(stream, said.at, first)

@@ -14,7 +14,7 @@ from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
 from ...sw_driver.verbs.handed_back import frame_of
 from ..model.sctp import ChunkType, checksum, processed
 from .layers import SCTP, IpPacket, with_header_sum
-from .pcap import Frame
+from .pcap import Frame, counted
 from .spool import Again, Kept
 
 __all__ = [
@@ -222,8 +222,8 @@ def with_checksums(frames: Sequence[SctpFrame]) -> tuple[Sequence[SctpFrame], li
             yield frame.with_checksum() if offload else frame
 
     notes = [
-        f"the IPv4 headers of {count} SCTP packets from {source} have no checksum or a wrong one,"
-        " because it was left to the network card: it is filled in"
+        f"{counted(count, 'SCTP packet')} from {source} without IPv4 header checksum or with a"
+        " wrong one, because it was left to the network card: it is filled in"
         for source, count in sorted(filled.items())
         if count
     ]
@@ -234,7 +234,7 @@ def with_checksums(frames: Sequence[SctpFrame]) -> tuple[Sequence[SctpFrame], li
     ]
     if cut:
         notes.append(
-            f"{cut} SCTP packets are incomplete (cut short by the snapshot length, fragments, or"
-            " damaged): the RNIC cannot accept them"
+            f"incomplete: {counted(cut, 'SCTP packet')} (cut short by the snapshot length,"
+            " fragments, or damaged), which the RNIC cannot accept"
         )
     return Again(complete) if offloaded or any(filled.values()) else frames, notes

@@ -51,7 +51,7 @@ from ..model.sctp import (
     read_parameters,
 )
 from .capture import Endpoint
-from .pcap import LeftOut
+from .pcap import LeftOut, counted
 from .sctp_frames import Ends, Msns, RawChunk, SctpFrame, handed_back, with_checksums
 from .spool import Again, Kept, Numbers
 from .streams import Arrival, Stream, Untagged
@@ -596,14 +596,14 @@ class _Walker:
                 session.span = range(session.span.start, len(self._steps))
         for stream, count in self._outside.items():
             self._said[
-                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of a"
-                " missing one: no RNIC with this number of streams accepts them before that one"
+                f"{counted(count, 'chunk')} on {stream}, {self._longest} or more DDP-SSNs ahead of"
+                " a missing one: no RNIC with this number of streams takes any before that one"
             ] = None
         unknown = self._used.keys() - {ends for ends, _ in self._ends}
         if unknown and not self._said:
             self._said[
-                f"{len(unknown)} directions with DDP over SCTP belong to associations whose set-up"
-                " is not in the capture"
+                f"{counted(len(unknown), 'direction')} with DDP over SCTP, of associations whose"
+                " set-up is not in the capture"
             ] = None
         self.found.notes = [*(notes if self._used else ()), *self._said]
         hosts = set(self.found.hosts)

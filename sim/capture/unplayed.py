@@ -108,6 +108,8 @@ def unplayed_sctp(frames: Sequence[SctpFrame], traffic: SctpTraffic | None) -> l
     for frame, step in _with_steps(complete, traffic):
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
+        elif len(frame.packet) % 4:
+            reason = "its length is not a multiple of 4, RFC 9260 section 3.2"
         elif not frame.checksum_is_good:
             reason = "a wrong CRC32c"
         elif frame.chunks is None:

@@ -99,8 +99,10 @@ def limits_of(texts: Iterable[str]) -> Limits:
     """Returns limits given as texts NAME=NUMBER; the others keep their defaults."""
     found = {}
     for text in texts:
-        name, _, number = text.partition("=")
-        if name not in _TEXT or not (number.isascii() and number.isdigit()):
+        name, equals, number = text.partition("=")
+        if equals and name in _TEXT and not (number.isascii() and number.isdigit()):
+            raise InvalidRequest(f"the share of {name} must be a number, not {number!r}")
+        if not equals or name not in _TEXT:
             raise InvalidRequest(
                 "a share must be NAME=NUMBER, where NAME is one of"
                 f" {', '.join(_TEXT)}, not {text!r}"

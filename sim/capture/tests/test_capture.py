@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture.capture import Capture, CaptureError, Direction, capture_of
+from ddp_rnic.sim.capture.capture import Assumption, Capture, CaptureError, Direction, capture_of
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.frames import (
     ACK,
@@ -26,7 +26,7 @@ from ddp_rnic.sim.capture.tests.frames import (
     tcp_packet,
 )
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.model.mpa import MpaSender, StartupFrame
+from ddp_rnic.sim.model.mpa import Enhanced, MpaSender, StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,6 +187,47 @@ def test_a_capture_without_ddp_says_why(packets: list[bytes], says: str) -> None
     with pytest.raises(CaptureError, match=says) as error:
         capture(packets).check()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_an_enhanced_frame_and_one_that_is_not_set_no_connection_up(asks: bool) -> None:
+    """RFC 6581 section 10: an unenhanced responder closes the connection, and the responder "MUST
+    respond with an unenhanced MPA message" to an unenhanced one.
+    """
+    enhanced = Enhanced(ird=1, ord=1) if asks else None
+    request = StartupFrame(kind="request", revision=1 + asks, enhanced=enhanced).encode()
+    enhanced = None if asks else Enhanced(ird=1, ord=1)
+    reply = StartupFrame(kind="reply", revision=2 - asks, enhanced=enhanced).encode()
+    sent = tcp_packet(A, B, first_octet(1000, request), b"FPDU")
+    found = capture([*handshake(request=request, reply=reply), sent])
+    assert not found.connections
+    (left,) = found.left_out
+    assert f"only the {'Request' if asks else 'Reply'} is an enhanced frame" in left.reason
+
+
+def test_frames_of_two_revisions_that_are_not_enhanced_are_played_with_a_note() -> None:
+    """RFC 5044 appendix C.1: "The MPA Revision provided in the MPA Request Frame and the MPA Reply
+    Frame may differ."
+    """
+    reply = StartupFrame(kind="reply", revision=2).encode()
+    found = capture([*handshake(reply=reply), *segments([(0, 100)])])
+    assert found.directions[0].octets == DATA[:100]
+    (note,) = found.notes
+    assert "Request has revision 1 and the Reply 2, but neither is an enhanced frame" in note
+
+
+def test_options_that_match_nothing_are_named() -> None:
+    whole = [*handshake(), *segments([(0, 100)])]
+    said = [Assumption.parse(text) for text in ("fpdu,at=4", "from=10.0.0.9:7", "sctp")]
+    found = capture_of(frames(whole), Path("test"), assumptions=said, sctp_ports=[5000, 9899])
+    assert [note.split(" lacks")[0] for note in found.notes] == [
+        "--assume changes nothing: no TCP stream",
+        "--assume changes nothing: no TCP stream from 10.0.0.9:7",
+        "--sctp-port 5000: no datagram has this port",
+        "--sctp-port 9899: no datagram has this port",
+    ]
+    used = capture_of(frames(segments([(0, 100)])), Path("test"), assumptions=said[:1])
+    assert not any("changes nothing" in note for note in used.notes)
 
 
 @pytest.mark.parametrize("first", [0, 3])

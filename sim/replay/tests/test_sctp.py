@@ -70,6 +70,7 @@ from ddp_rnic.sim.model.sctp import (
     ChunkType,
     DataChunk,
     Function,
+    Packet,
     Ppid,
     SctpEvent,
     SegmentReceived,
@@ -454,6 +455,21 @@ def test_other_hosts_may_use_the_same_ports_and_tags() -> None:
 # -- frames --
 
 
+def test_a_packet_without_padding_is_not_called_damaged() -> None:
+    """RFC 9260 section 3.2: "If the length of the chunk is not a multiple of 4 bytes, the sender
+    MUST pad the chunk with all zero bytes"; the CRC32c of this packet is right.
+    """
+    peers = opened()
+    body = Packet(PORTS[A], PORTS[B], peers.tags[B], (peers.message(A, 0, b"three"),)).encode()[:-3]
+    body = body[:8] + checksum(body) + body[12:]
+    packet = sctp_in_ip(A, B, body)
+    number = len(peers.frames) + 1
+    peers.frames.append(Frame(number, number * 1e-3, 1, ethernet(packet)))
+    (left,) = left_out(peers.frames)
+    sentence = "its length is not a multiple of 4, RFC 9260 section 3.2"
+    assert left == f"1 SCTP packet ({sentence}: frame {number})"
+
+
 def test_ddp_in_chunks_that_no_rnic_takes_is_left_out() -> None:
     """RFC 8260 section 2.1: only the first fragment of a message has its PPID."""
     peers = opened()
@@ -577,7 +593,7 @@ def test_a_frame_cut_short_is_reported_and_given_to_the_host() -> None:
     whole = peers.send(A, peers.write(A, 0, STAG, 0, bytes(100)))
     peers.frames[-1] = replace(whole, octets=whole.octets[:96])
     found = traffic(peers.frames)
-    assert any("1 SCTP packets are incomplete" in note for note in found.notes)
+    assert any("incomplete: 1 SCTP packet (" in note for note in found.notes)
     assert found.sctp is not None
     (last,) = [s for s in found.sctp.steps if isinstance(s, Incoming) and s.frame == whole.number]
     assert last.fate is Fate.DIVERTED

@@ -36,5 +36,5 @@ def test_completions_are_reached():
     ids=["silent", "meanwhile", "room", "listed", "too many", "lost", "late"],
 )
 def test_completions_that_err_are_caught(old, new):
-    proof = bounded(completed(old, new, lemmas=False, few=True), depth=24)
+    proof = bounded(completed(old, new, lemmas=False, few=True), depth=36)
     assert proof.status == "FAIL", proof.log

@@ -188,8 +188,10 @@ class BusyHost(Host):
         return self._vast_address
 
     def has_slot(self) -> bool:
-        """True if the buffer table has a free slot, once completions were seen."""
-        return bool(self._free or self._leaving)
+        """True if the buffer table has a free slot beside one for a message across 2^32, once
+        completions were seen.
+        """
+        return len(self._free) + len(self._leaving) > 1
 
     def buffer_slot(self, stream: int, qn: int, msn: int) -> int:
         if not self._free:

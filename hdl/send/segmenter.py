@@ -40,7 +40,7 @@ from .associations import (
 from .credit import PLENTY, CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .repeats import SLOT_BITS, Repeat
-from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
+from .work import QUANTUM, QUEUES, STAGED, LocalPiece, SendMessage, WorkEntry, WorkReader
 
 __all__ = ["Cutter", "SegmentTag", "Segmenter", "TurnResult"]
 
@@ -50,6 +50,10 @@ OVERHEAD = 24
 #: Octets of a turn that a segment costs at least: those of an entry of the ring and as many of
 #: payload. Messages that short take about as many cycles as the same cost in long segments.
 LEAST = 2 * ENTRY
+#: Octets of a turn that a segment of a Read Response costs at least. So a turn has no more of them
+#: than the staging buffer takes. Slots are free again when the turn ends, which is not long after a
+#: response has left that is whole: a peer that then asks for one Read more finds a slot.
+LEAST_OF_RESPONSE = QUANTUM // STAGED
 #: Beats of a turn that a segment costs at least if it is compared with the credit: it takes a cycle
 #: more.
 COMPARED = 3
@@ -252,10 +256,10 @@ class Cutter(wiring.Component):
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
     costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here;
-    each piece of a message after the first costs as many octets as an entry has. If the turn has no
-    octets left, the message stops, and so do all later messages of the turn; they continue in
-    another turn. Each of them has one refused segment with the mark ``stops``, with which its
-    pieces are dropped.
+    in a Read Response at least ``LEAST_OF_RESPONSE``. Each piece of a message after the first
+    costs as many octets as an entry has. If the turn has no octets left, the message stops, and so
+    do all later messages of the turn; they continue in another turn. Each of them has one refused
+    segment with the mark ``stops``, with which its pieces are dropped.
 
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
@@ -672,7 +676,8 @@ class Cutter(wiring.Component):
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)
         m.d.comb += all_entries.eq(earlier + now.entries)
-        least = Mux(scant, max(LEAST, COMPARED * self.width // 8), LEAST)
+        least = Mux(now.turn.response, LEAST_OF_RESPONSE, Mux(
+            scant, max(LEAST, COMPARED * self.width // 8), LEAST))
         m.d.comb += [
             cost.eq(Mux(length + OVERHEAD < least, least, length + OVERHEAD)),
             left.eq(budget - spent),

@@ -30,7 +30,7 @@ from .rings import RingReader
 from .scheduler import Scheduler
 from .segmenter import Segmenter
 from .sent import HandOver, SentCompletions
-from .work import QUANTUM
+from .work import QUANTUM, STAGED
 
 __all__ = ["DataSource"]
 
@@ -148,8 +148,8 @@ class DataSource(wiring.Component):
         m.submodules.segmenter = segmenter = self.segmenter
         m.submodules.check = check = self.check
         m.submodules.dma = dma = ReadDma(
-            self.config.width, reads=self.config.outstanding, octets=LONGEST_SEGMENT, segments=64,
-            inline=segmenter.rows)
+            self.config.width, reads=self.config.outstanding, octets=LONGEST_SEGMENT,
+            segments=STAGED, inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent

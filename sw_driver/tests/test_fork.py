@@ -146,8 +146,10 @@ print("the parent went on")
 
 
 def run(folder: Path, program: str) -> None:
+    # From 3.12 on, Python warns of what these tests do on purpose: a fork beside other threads.
+    quiet = "-Wignore:This process:DeprecationWarning"
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM + program, str(folder)],
+        [sys.executable, quiet, "-c", PROGRAM + program, str(folder)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

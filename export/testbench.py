@@ -290,7 +290,7 @@ def _sent(config: RnicConfig) -> Iterator[str]:
 def ring_of(config: RnicConfig) -> Ring:
     """Returns the rings of the completion queues: with SCTP, a second one for SCTP's owner."""
     owner = config.completion_queues * config.owned
-    size = config.owner_entries.bit_length() if config.owned else 4
+    size = config.owner_size if config.owned else 4
     return Ring(used(config, _RING), size, owner)
 
 

@@ -225,6 +225,7 @@ class Control(wiring.Component):
             registers.cap_pages.eq(self.config.pages),
             registers.cap_cqs.eq(self.config.completion_queues),
             registers.cap_doorbells.eq(regs.PAGES),
+            registers.cap_address.eq(self.config.address),
             registers.status.eq(
                 Cat(event, self.idle, waiting, revoking, self.queues.failed.any(), clearing,
                     uncleared)),

@@ -28,6 +28,11 @@ LIMITS = {
 SPANS = {"address": (12, 64), "udp_port": (1, (1 << 16) - 1)}
 #: The most slots, of all streams together, for items that wait for earlier ones.
 MOST_PLACES = 1 << 16
+#: The largest product of ``streams`` and ``queue_depth``. Each stream has four queues, and the
+#: device has a slot for each buffer that a queue may hold.
+MOST_POSTED = 1 << 18
+#: Base-2 logarithm of the octets of a completion.
+_ENTRY_BITS = 5
 
 
 def _check_integer(name: str, value: int) -> None:
@@ -61,7 +66,8 @@ class RnicConfig:
         AXI4 bursts of writes that may be waiting for their response, and in a device that sends as
         many of reads.
     queue_depth
-        Buffers that an untagged queue holds; every stream has four queues.
+        Buffers that an untagged queue holds; every stream has four queues. Times the number of
+        streams it is at most ``MOST_POSTED``.
     buffers
         Slots of the buffer table: how many buffers all queues together may hold.
     pages
@@ -74,7 +80,8 @@ class RnicConfig:
     exception_octets
         Size of the exception queue.
     address
-        Bits of a host address that are used; higher bits are taken to be 0.
+        Bits of a host address that are used; higher bits are taken to be 0. In a device that
+        receives over SCTP, the completion queue of its owner must fit in that memory.
     relaxed
         True for a slow clock: leaves out registers that only a fast clock needs, for less area.
     mpa
@@ -165,6 +172,16 @@ class RnicConfig:
                 f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
                 f" not {self.window!r}"
             )
+        if self.receive and self.streams * self.queue_depth > MOST_POSTED:
+            raise ValueError(
+                f"queue_depth must be at most {MOST_POSTED // self.streams} with {self.streams}"
+                f" streams, not {self.queue_depth!r}"
+            )
+        if self.owned and self.address < (least := self.owner_size + _ENTRY_BITS):
+            raise ValueError(
+                f"address must be at least {least} for the queue of SCTP's owner with"
+                f" {self.streams} streams, not {self.address!r}"
+            )
 
     @property
     def reader(self) -> bool:
@@ -195,6 +212,11 @@ class RnicConfig:
         stream, and some to spare.
         """
         return 2 * self.streams + 224
+
+    @property
+    def owner_size(self) -> int:
+        """Base-2 logarithm of the entries that the queue of SCTP's owner has at least."""
+        return self.owner_entries.bit_length()
 
     @property
     def senders(self) -> int:
@@ -269,7 +291,9 @@ class Parameter(NamedTuple):
 def parameters() -> tuple[Parameter, ...]:
     """Returns the parameters of :class:`RnicConfig`, in the order of their declaration."""
     text = inspect.getdoc(RnicConfig) or ""
-    text = text.replace("``MOST_PLACES``", str(MOST_PLACES)).replace("``", "")
+    for name, value in (("MOST_PLACES", MOST_PLACES), ("MOST_POSTED", MOST_POSTED)):
+        text = text.replace(f"``{name}``", str(value))
+    text = text.replace("``", "")
     docs = dict(re.findall(r"^(\w+)\n((?:    .+\n?)+)", text, re.MULTILINE))
     return tuple(
         Parameter(each.name, " ".join(docs[each.name].split()), default)

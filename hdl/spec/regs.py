@@ -110,7 +110,7 @@ from . import stag
 from .config import RnicConfig
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0005_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0005_0001  #: major in the upper half, minor in the lower
 #: Doorbell pages, with the numbers from 1 on. Page 0 has the registers.
 PAGES = 16
 PAGE_SIZE = 4096  #: octets of a page
@@ -497,6 +497,13 @@ REGISTERS = (
         "rw",
         "Sources that do not raise the interrupt, a 1 for each.",
         (_f("event", 0, 1, "Error events."), _f("completion", 2, 1, "Completions.")),
+    ),
+    Register(
+        "CAP_ADDRESS",
+        0x178,
+        "ro",
+        "Bits of a host address that the device uses. It takes higher bits to be 0, so memory with"
+        " higher addresses must not be used.",
     ),
     Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations; 0 in a device without SCTP."),
     Register(

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec import completion
-from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.config import LIMITS, MOST_PLACES, MOST_POSTED, RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from ..capture.streams import Arrival, Stream
@@ -333,8 +333,13 @@ def _grown(
             raise RegionError(
                 f"the capture has {streams} DDP Streams, but at most {most} can be simulated"
             )
-        most = MOST_PLACES // _power_of_two(streams)
-        config = replace(config, streams=_power_of_two(streams), window=min(config.window, most))
+        table = _power_of_two(streams)
+        config = replace(
+            config,
+            streams=table,
+            window=min(config.window, MOST_PLACES // table),
+            queue_depth=min(config.queue_depth, MOST_POSTED // table),
+        )
         notes.append(f"{streams} streams need a stream table of {config.streams} entries")
     if traffic.sctp is not None:
         config, more = grown_for_sctp(traffic.sctp, config)

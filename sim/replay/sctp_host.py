@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ...hdl.spec import commands
-from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.config import LIMITS, MOST_PLACES, MOST_POSTED, RnicConfig
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import INITIATES, Function, State
 from ..capture.sctp_traffic import (
@@ -175,8 +175,9 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
             return
         value = 1 << (wanted - 1).bit_length()
         largest = LIMITS[name][1]
-        if name == "window":
-            largest = min(largest, MOST_PLACES // config.streams)
+        for limited, most in (("window", MOST_PLACES), ("queue_depth", MOST_POSTED)):
+            if name == limited:
+                largest = min(largest, most // config.streams)
         if value > largest:
             raise RegionError(f"{why} of {value}, but at most {largest} can be simulated")
         more: dict[str, Any] = {name: value}

@@ -56,7 +56,7 @@ class DirectRing(Ring):
         octets = OCTETS << size
         self.descriptor, self._map = _mapped(octets + protocol.SEEN.size)
         try:
-            memory = context.transport.share(memoryview(self._map)[:octets])
+            memory = context.reached(context.transport.share(memoryview(self._map)[:octets]))
             super().__init__(context, number, size, memory=memory, page=page)
         except BaseException:
             os.close(self.descriptor)
@@ -252,7 +252,8 @@ class DirectSending:
             )
         self._fpdus: deque[bytes] = deque()
         self._limit = _AHEAD
-        self._memory: Memory = context.transport.share(memory.view(request.offset, ENTRY << size))
+        shared = context.transport.share(memory.view(request.offset, ENTRY << size))
+        self._memory: Memory = context.reached(shared)
         memory.holds += 1
         self._page, self._request = page, request
 

@@ -41,7 +41,7 @@ class Constants(Transport):
         good = {
             "ID": regs.ID, "VERSION": regs.VERSION, "CAP_WIDTH": 64, "CAP_STAGS": 1024,
             "CAP_STREAMS": 64, "CAP_BUFFER": 32768, "CAP_PAGES": 2048, "CAP_QUEUE": 64,
-            "CAP_BUFFERS": 2048, "CAP_CQS": 16,
+            "CAP_BUFFERS": 2048, "CAP_CQS": 16, "CAP_ADDRESS": 64,
         }  # fmt: skip
         self.values = {regs.address(name): value for name, value in (good | (values or {})).items()}
         self.link = link
@@ -69,10 +69,10 @@ class Constants(Transport):
         ({"ID": 0}, "no device answers"),
         ({"ID": 0x43494E52}, "swaps octets; check its byte order"),
         ({"ID": 0x12345678}, "ID reads 0x12345678, not 0x524e4943: this is another device"),
-        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 6\.0, the driver's is 5\.0: update the d"),
+        ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 6\.1, the driver's is 5\.1: update the d"),
         (
             {"VERSION": regs.VERSION - (1 << 16)},
-            r"map is 4\.0, the driver's is 5\.0: update the gateware",
+            r"map is 4\.1, the driver's is 5\.1: update the gateware",
         ),
         ({"CAP_WIDTH": 96}, "CAP_WIDTH reads 96, which no RNIC has: check the link"),
         ({"CAP_STAGS": 1000}, "CAP_STAGS reads 1000, which no RNIC has"),
@@ -102,6 +102,36 @@ def test_the_capabilities_are_those_of_the_gateware() -> None:
     assert found.streams == config.streams and found.buffer == config.buffer_octets
     assert found.pages == config.pages and found.queue == config.queue_depth
     assert found.buffers == config.buffers
+
+
+def narrow(sim: SimTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a device report that it uses 32 bits of an address."""
+    read, address = sim.read, regs.address("CAP_ADDRESS")
+    monkeypatch.setattr(sim, "read", lambda at: 32 if at == address else read(at))
+
+
+def test_a_ring_that_the_device_does_not_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SimTransport(base=1 << 36) as sim:
+        narrow(sim, monkeypatch)
+        with pytest.raises(UnsupportedDevice, match="uses 32 bits .* memory at 0x1000000000: let"):
+            Device(sim).open()
+
+
+def test_a_region_that_the_device_does_not_reach_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with SimTransport(base=1 << 20) as sim:
+        narrow(sim, monkeypatch)
+        with Device(sim).open() as opened, PD(opened) as pd:
+            array = bytearray(100)
+            for base, reached in ((1 << 20, True), ((1 << 32) - 4096, False), (1 << 32, False)):
+                sim._next, sim._random.randrange = base, lambda most: most - 50  # type: ignore
+                if reached:
+                    pd.register(array).close()
+                else:
+                    with pytest.raises(UnsupportedDevice, match="uses 32 bits of a bus address"):
+                        pd.register(array)
+                array.append(0)  # nothing holds the octets
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from ...hdl.spec import commands, ddp, regs
 from ...hdl.spec.commands import Wait, Write
 from ...hdl.spec.completion import OCTETS, Completion, Kind, SentStatus, decode, phase
-from ...hdl.spec.config import LIMITS, WIDTHS
+from ...hdl.spec.config import LIMITS, SPANS, WIDTHS
 from ...hdl.spec.net import AssociationKey
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing, ProcessLock
@@ -308,7 +308,7 @@ class Ring:
     ) -> None:
         self._context, self.number, self.entries = context, number, 1 << size
         self._size = size
-        self.memory = memory or context.transport.allocate(self.entries * OCTETS)
+        self.memory = memory or context.allocated(self.entries * OCTETS)
         layout = lay_out(self.memory.extents)
         if layout.pages:
             self.memory.close()
@@ -393,6 +393,8 @@ class Context(Closing):
         How many RDMA Reads of a stream over MPA the device bounds; 0: none.
     chunks
         Whether the device sends over SCTP, too.
+    address_bits
+        Bits of a bus address that the device uses.
     kinds
         Where a manager owns the device: for each class that a program names, the class that is made
         instead.
@@ -402,6 +404,7 @@ class Context(Closing):
     _closed: bool
     sends = responds = chunks = False
     reads = 0
+    address_bits = SPANS["address"][1]
 
     def __init__(
         self,
@@ -434,6 +437,10 @@ class Context(Closing):
         )
         self.sends, self.responds = bool(sends["messages"]), bool(sends["responses"])
         self.reads, self.chunks = sends["reads"], bool(sends["chunks"])
+        self.address_bits = self.registers.read("CAP_ADDRESS")
+        low, high = SPANS["address"]
+        if not low <= self.address_bits <= high:
+            raise UnsupportedDevice(_wrong("address", self.address_bits))
         self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = [*range(capabilities.buffers)]  #: a heap: free slots of the buffer table
@@ -610,13 +617,32 @@ class Context(Closing):
                 raise RnicTimeout(complaint)
             self._take_events()
 
+    def allocated(self, octets: int) -> Memory:
+        """Allocates memory as :meth:`.Transport.allocate` does, which the device reaches."""
+        return self.reached(self.transport.allocate(octets))
+
+    def reached(self, memory: Memory) -> Memory:
+        """Returns memory of the host that the device reaches; closes any other memory, and raises.
+
+        The device takes the upper bits of an address to be 0, and would write elsewhere.
+        """
+        for extent in memory.extents:
+            if (extent.address + max(extent.length, 1) - 1) >> self.address_bits:
+                memory.close()
+                raise UnsupportedDevice(
+                    f"the device uses {self.address_bits} bits of a bus address, too few for memory"
+                    f" at {extent.address:#x}: let it have lower memory, or build it with a larger"
+                    " RnicConfig(address=...)"
+                )
+        return memory
+
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pins octets, and writes their pages to free slots of the device's page table."""
         return finish(self.mapping(view, slots))
 
     def mapping(self, view: memoryview, slots: Arena) -> Steps[Mapping]:
         """Does the work of :meth:`map` in steps."""
-        memory = yield from self.transport.pinning(view)
+        memory = self.reached((yield from self.transport.pinning(view)))
         mapping = None
         try:
             layout = yield from laying_out(memory.extents)

@@ -47,7 +47,7 @@ class Responder:
         self._stream, self._context = stream, stream.pd.context
         self.ird, self._size = ird, (ird - 1).bit_length() + repeats
         self._buffers = self._run()
-        self._memory = self._context.transport.allocate(ENTRY << self._size)
+        self._memory = self._context.allocated(ENTRY << self._size)
         # A sorted list is a heap.
         self._context.buffers[:] = sorted({*self._context.buffers} - {*self._buffers})
         (extent,) = self._memory.extents

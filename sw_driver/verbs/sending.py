@@ -211,7 +211,7 @@ class SendingHalf:
         self.responder: Responder | None = None
         roomy = context.transport.roomy
         self._size, self._room = (_SIZE, _ROOM) if roomy else (_FEW, _LITTLE)
-        self._memory = context.transport.allocate(ENTRY << self._size)
+        self._memory = context.allocated(ENTRY << self._size)
         (extent,) = self._memory.extents
         number = stream.number
         self._allow(self._ahead)

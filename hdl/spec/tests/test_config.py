@@ -24,6 +24,16 @@ from ddp_rnic.hdl.spec.config import RnicConfig
             "window must be at most 1024 with 64 streams, not 2048",
         ),
         ({"address": 65}, ValueError, "address must be from 12 to 64, not 65"),
+        (
+            {"streams": 4096, "queue_depth": 128},
+            ValueError,
+            "queue_depth must be at most 64 with 4096 streams, not 128",
+        ),
+        (
+            {"sctp": True, "streams": 2, "address": 12},
+            ValueError,
+            "address must be at least 13 for the queue of SCTP's owner with 2 streams, not 12",
+        ),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(
@@ -31,6 +41,11 @@ def test_parameters_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(error, match=f"^{message}$"):
         RnicConfig(**parameters)
+
+
+def test_limits_that_only_receiving_has_do_not_count_without_it() -> None:
+    RnicConfig(receive=False, transmit=True, streams=4096, queue_depth=4096)
+    RnicConfig(receive=False, transmit=True, sctp=True, address=12)
 
 
 @pytest.mark.parametrize("field", fields(RnicConfig), ids=lambda field: field.name)

@@ -83,6 +83,37 @@ def test_one_stream_alone_agrees() -> None:
     )
 
 
+#: Devices with the least of everything that the traffic can have; it needs 52 Steering Tags.
+LEAST = RnicConfig(
+    stags=64, streams=2, buffer_octets=4096, outstanding=8, queue_depth=4, buffers=16, pages=16,
+    backlog=64, completion_queues=2, exception_octets=4096, address=32,
+)  # fmt: skip
+
+
+def test_chunks_are_drawn_for_the_least_device() -> None:
+    for number in range(4):
+        chunk = draw(LEAST, Traffic(1, LEAST.streams, bus_errors=True), number, 500)
+        assert chunk.segments >= 500
+        assert all(each.address < 1 << 32 for each in chunk.plan.buffers)
+        assert chunk.plan.base + len(chunk.plan.memory) <= 1 << 32
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(LEAST, full_counters=True),
+        replace(LEAST, width=512, relaxed=True),
+        replace(LEAST, width=256, streams=16, transmit=True, responder=True),
+        replace(LEAST, width=128, sctp=True, associations=2, window=4, initiates=1),
+    ],
+    ids=["64", "512 relaxed", "256 that answers Reads", "128 with SCTP"],
+)
+def test_the_least_device_agrees_with_the_model(config: RnicConfig) -> None:
+    traffic = Traffic(1, config.streams, bus_errors=True)
+    assert soak(CompiledEngine(), config, traffic, 3000).failure is None
+
+
 def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     """RFC 5041 section 7.1: after an error, "DDP MUST silently drop any subsequent incoming DDP
     Segments", so that a stream fails once. Here the bus refuses the write of the segment that is

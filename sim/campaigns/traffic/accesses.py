@@ -40,6 +40,7 @@ class Accesses:
             "CAP_BUFFER": config.buffer_octets, "CAP_PAGES": config.pages,
             "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
             "CAP_CQS": config.completion_queues, "CAP_DOORBELLS": regs.PAGES,
+            "CAP_ADDRESS": config.address,
         }  # fmt: skip
         for each in self._there():
             if each.access != "ro" and each.name not in _UNKNOWN:

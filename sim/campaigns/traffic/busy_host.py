@@ -36,7 +36,7 @@ from .chunk import Still
 __all__ = ["BoundGolden", "BusyHost"]
 
 #: Completions that the host leaves in the RNIC while it takes none, and how many of them may be
-#: present when that begins.
+#: present when that begins; fewer in an RNIC with a small backlog.
 _BACKLOG = 190
 _BEHIND = 30
 _HALF = 0xFFFFFFFF
@@ -94,6 +94,9 @@ class BusyHost(Host):
         self.entries = 0  # of the completion ring
         self._returned = 0  # how many completions were given back for certain
         self._paused: int | None = None  # how many completions there were before the pause
+        # Half of the backlog is free while the RNIC takes segments.
+        self._most = min(_BACKLOG, 3 * config.backlog // 8)
+        self._behind = min(_BEHIND, config.backlog // 16)
         self._revoking = False
         self._room = self._beats = config.exception_octets // config.octets
         #: Slots of the buffer table: free ones; those of buffers that wait for a message, by stream
@@ -188,8 +191,10 @@ class BusyHost(Host):
         return self._vast_address
 
     def has_slot(self) -> bool:
-        """True if the buffer table has a free slot, once completions were seen."""
-        return bool(self._free or self._leaving)
+        """True if the buffer table has a free slot beside one for a message across 2^32, once
+        completions were seen.
+        """
+        return len(self._free) + len(self._leaving) > 1
 
     def buffer_slot(self, stream: int, qn: int, msn: int) -> int:
         if not self._free:
@@ -251,7 +256,7 @@ class BusyHost(Host):
     def pause(self) -> None:
         """Takes no completions, for as long as the RNIC has room for them."""
         if self._paused is None:
-            behind = max(0, len(self._delivering) - _BEHIND)
+            behind = max(0, len(self._delivering) - self._behind)
             self.see(behind)
             self.operations.append(Pause())
             self._paused = behind
@@ -311,6 +316,6 @@ class BusyHost(Host):
             self._returned = before
         self._room -= beats
         self.send(packet)
-        if self._paused is not None and len(self._delivering) - self._paused > _BACKLOG:
+        if self._paused is not None and len(self._delivering) - self._paused > self._most:
             self.resume()
         return used

@@ -130,7 +130,10 @@ class Completions:
         """
         rng, host, golden = self._rng, self._host, self._golden
         queues = range(self._config.completion_queues)
-        queue = rng.choice([each for each in queues if each not in ring.queues])
+        free = [each for each in queues if each not in ring.queues]
+        if not free:
+            return
+        queue = rng.choice(free)
         number = rng.choice(self._numbers)
         bound = host.bound.copy()
         host.bound[number] = queue

@@ -75,6 +75,8 @@ class _Draw:
             base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, LARGEST_PAGE)
         else:
             base = upper - self._crossing
+        if config.address < 64:
+            base %= 1 << config.address - 1  # the other half has room for all memory
         self._golden = golden = BoundGolden((), domains, config)
         self._host = BusyHost(config, golden, space, base, rng.randrange(config.pages))
         pool = PagePool(config, rng, space)

@@ -16,7 +16,7 @@ __all__ = ["PagePool", "Regions"]
 
 #: Octets of the part of a vast region that there is memory for.
 _PART = 60000
-#: Vast regions of a chunk, for each host.
+#: Vast regions of a chunk, for each host. They need all bits of an address.
 _VAST = 2
 #: Number of regions, of which each host keeps one for bus errors.
 _REGIONS = 52
@@ -93,7 +93,8 @@ class Regions:
         """Makes regions of every kind."""
         rng = self._rng
         entries = self._entries()
-        for kind, entry in enumerate(entries[len(HOSTS) : -_VAST * len(HOSTS)]):
+        vast = HOSTS * _VAST if self._config.address == 64 else ()
+        for kind, entry in enumerate(entries[len(HOSTS) : len(entries) - len(vast)]):
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(HOSTS):
                 length = 60000  # so that each host has a region for every segment
@@ -112,7 +113,7 @@ class Regions:
             region = self.region(entry, host, length, kind >= len(HOSTS))
             self.allotments.append(Allotment(region, address, pages))
             self._register(self.allotments[-1])
-        for n, host in enumerate(HOSTS * _VAST, self._scene.number * _VAST * len(HOSTS)):
+        for n, host in enumerate(vast, self._scene.number * len(vast)):
             bits = rng.randint(32, 62)
             length = (1 << bits) + rng.getrandbits(rng.choice((bits, rng.randint(1, 32))))
             start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)

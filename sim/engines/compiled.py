@@ -77,12 +77,15 @@ _QUEUES = LIMITS["completion_queues"][1] + 1
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
-    ("outstanding", "<u8"),
+    ("outstanding", "<u8"), ("silence", "<u8"),
     ("ring", "<u8"), ("entries", "<u8"), ("rings", "<u8"), ("queue", "<u4", (_QUEUES,)),
     ("phase_octet", "<u4"), ("phase_bit", "<u4"),
     ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("doorbell", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
 ], align=True)  # fmt: skip
+#: How many sessions over SCTP may begin or end right after each other. Each takes a cycle for each
+#: slot of its stream's window.
+_CLOSES = 8
 _RANGE = np.dtype([("start", "<u8"), ("stop", "<u8")])
 _EVENT = np.dtype([("word", "<u4", (9,))])
 _EXCEPTION = np.dtype([
@@ -322,6 +325,7 @@ def settings_of(
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
     settings["stretch"], settings["outstanding"] = stalls.stretch, config.outstanding
+    settings["silence"] = _CLOSES * config.window if config.owned else 0
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
     if ring is not None:
         settings["ring"], settings["entries"] = ring.address, ring.entries

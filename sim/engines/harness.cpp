@@ -71,6 +71,7 @@ struct Settings {
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
     uint64_t outstanding;  // write bursts of a port that may wait for their response
+    uint64_t silence;      // cycles of work in the design that no port shows
     // The rings lie one after another, each with this many entries, and belong to these queues.
     // Without rings both numbers are 0.
     uint64_t ring, entries, rings;
@@ -1175,7 +1176,7 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     while (cycles-- && !sim->finished && sim->message.empty()) {
         if (sim->more && sim->operation + LEFT > sim->count) return 3;
         sim->one_cycle();
-        if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency)
+        if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency + s.silence)
             sim->fail("nothing moved for %llu cycles: operation %llu of %llu, %s",
                       (unsigned long long)(sim->cycle - sim->progress),
                       (unsigned long long)(sim->dropped + sim->operation) + 1,

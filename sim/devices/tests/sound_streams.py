@@ -659,6 +659,8 @@ class Association:
     def transmit(self, *tsns: int) -> None:
         """Sends chunks, perhaps with others of late; some are lost on the way, or doubled."""
         rng, path = self.rng, self.from_peer
+        if self.host.sim.sending > 20:  # as if lost on a busy network
+            return
         chunks = [self.unacked[each] for each in tsns]
         packet = Packet(path.source_port, path.destination_port, path.tag, tuple(chunks))
         frame = frame_of(path.headers, packet.encode())
@@ -827,9 +829,10 @@ class SctpSound(Sound):
         self.association.send(self.stream, ppid, ssn + octets)
 
     def flush(self) -> None:
-        for each in self.association.unacked:
-            if self.rng.random() < 0.2:
-                self.association.transmit(each)
+        association = self.association
+        for tsn, chunk in association.unacked.items():
+            if chunk.stream == association.sids[self.stream] and self.rng.random() < 0.2:
+                association.transmit(tsn)
 
     def own_step(self) -> None:
         if self.rng.random() < 0.1:  # another path MTU
@@ -839,6 +842,7 @@ class SctpSound(Sound):
             self.credit()
 
     def settle(self) -> None:
+        self.ahead = self.association.chunks_ahead = 100
         self.association.absorb()
         self.association.acknowledge()
         self.association.credit()

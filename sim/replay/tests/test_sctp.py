@@ -977,6 +977,23 @@ def test_chunks_ahead_of_the_largest_window_are_outside_and_named() -> None:
     assert planned.config.window == 1024 and golden(planned).counters()["CHUNKS_OUTSIDE"] == 177
 
 
+@pytest.mark.long
+def test_a_session_with_the_largest_window_is_waited_for() -> None:
+    """The device opens and closes it in a cycle for each slot, in which no port shows anything."""
+    peers = opened()
+    peers.send(A, peers.message(A, 0, b"octets"))
+    config = RnicConfig(
+        mpa=False, sctp=True, streams=4, window=1 << 14, stags=16, pages=16, buffers=16,
+        queue_depth=4, associations=2,
+    )  # fmt: skip
+    (planned,), _ = plan(traffic(peers.frames), [], config)
+    assert planned.config == config
+    memory = planned.memory.copy()
+    outcome = load("compiled").run(config, planned.operations, memory, ring=planned.ring)
+    assert find_differences(planned, outcome, memory) == []
+    assert outcome.cycles > 4 * config.window
+
+
 def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
     """A burst in order may not be delivered yet when a gap comes: the window begins with it."""
     peers = opened()

@@ -146,7 +146,7 @@ print("the parent went on")
 
 
 def run(folder: Path, program: str) -> None:
-    # From 3.12 on, Python warns of what these tests do on purpose: a fork beside other threads.
+    # From 3.12 on, Python warns of a fork beside other threads: these tests make such forks.
     quiet = "-Wignore:This process:DeprecationWarning"
     result = subprocess.run(
         [sys.executable, quiet, "-c", PROGRAM + program, str(folder)],

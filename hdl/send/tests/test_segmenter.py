@@ -12,7 +12,7 @@ from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.send.pieces import PieceCutter
-from ddp_rnic.hdl.send.segmenter import Segmenter, SegmentTag
+from ddp_rnic.hdl.send.segmenter import OVERHEAD, Segmenter, SegmentTag
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Flag, Kind, Message, Piece
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
@@ -87,15 +87,15 @@ class Got:
 
 async def listen(ctx, dut, results):
     """Takes the results of turns."""
-    names = ("stream", "entries", "done", "needs", "stopped", "over", "again")
+    names = ("stream", "entries", "done", "needs", "stopped", "over", "spent", "again")
     ticks = ctx.tick().sample(dut.results.valid, dut.results.payload)
     async for *_, valid, numbers in ticks:
         if valid:
             results.append({name: numbers[name] for name in names})
 
 
-async def give_turns(ctx, dut, works, octets, results, **pauses):
-    """Gives each message turns of ``octets`` until it was sent to its end."""
+async def give_turns(ctx, dut, works, octets, results, turns, **pauses):
+    """Gives each message turns of ``octets`` until it was sent to its end, and notes ``turns``."""
     for work in works:
         result = {"done": 0, "entries": 0}
         while not result["entries"]:
@@ -104,18 +104,20 @@ async def give_turns(ctx, dut, works, octets, results, **pauses):
             while not results:
                 await ctx.tick()
             result = results.popleft()
+            turns.append(result)
             assert result["stream"] == work.stream and result["again"] == result["stopped"]
             assert result["entries"] == (0 if result["stopped"] else len(work.entries))
             assert result["needs"] == (len(work.entries) if result["stopped"] else 0)
 
 
 def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0, rows=256,
-            octets=None, limit=60_000):  # fmt: skip
+            octets=None, turns=None, limit=60_000):  # fmt: skip
     """Returns the segments, the octets of the inline memory, and the cycle of the first entry.
 
     ``mulpdus`` has the MULPDU of each stream, and ``changes`` what is written to it later: pairs of
     a cycle, counted from the first entry, and of values. Before the cycle ``hold`` no segment is
-    taken. With ``octets``, that is the size of a turn, and a message that stops gets another one.
+    taken. With ``octets``, that is the size of a turn, and a message that stops gets another one;
+    their results go to ``turns``.
     """
     dut = shared(Segmenter, WIDTH, STREAMS, inline=rows)
     rng, got, inline, begun = random.Random(1), [], bytearray(64 * rows), []
@@ -136,7 +138,8 @@ def cut_all(works, mulpdus, *, changes=(), msns=(), stall=0.0, idle=0.0, hold=0,
         if octets is None:
             await send(ctx, dut.i, entries, idle=idle, rng=rng)
             return
-        await give_turns(ctx, dut, works, octets, results, idle=idle, rng=rng)
+        noted = [] if turns is None else turns
+        await give_turns(ctx, dut, works, octets, results, noted, idle=idle, rng=rng)
 
     def note(seen, cycle):
         """Takes an output; returns whether it is a segment."""
@@ -264,6 +267,23 @@ def test_a_message_goes_on_where_its_last_turn_stopped(octets):
 
 def read(length, at=TO):
     return Piece(STAG, length, at)
+
+
+@pytest.mark.parametrize("octets", [1, 410, 411, 820, 1000])
+def test_a_turn_counts_its_octets(octets):
+    """A segment costs its payload and ``OVERHEAD``, and begins if the turn has octets left."""
+    turns, length, most = [], 3000, 386
+    work = Work(9, Message(Kind.TAGGED, pieces=(read(length),), to=0))
+    cut_all([work], {9: most + 14}, octets=octets, turns=turns)
+    left = length
+    for turn in turns:
+        spent = 0
+        while left and (not spent or spent < octets):
+            spent += min(most, left) + OVERHEAD
+            left -= min(most, left)
+        assert turn["spent"] == (spent >= octets) and turn["over"] == max(0, spent - octets)
+        assert turn["done"] == (length - left if left else 0)
+    assert not left
 
 
 def test_the_msn_wraps_to_zero_for_each_queue_and_stream():

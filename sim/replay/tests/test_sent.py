@@ -112,6 +112,23 @@ def test_messages_that_wait_for_credit_end_when_the_host_closes_the_half() -> No
     assert sent(outcome, 1) == [(FLUSHED, index) for index in device.signaled[1]]
 
 
+def test_reads_that_wait_for_a_slot_are_not_looked_at_and_end_when_the_host_closes_the_half() -> (
+    None
+):
+    device = Reporting()
+    device.do(commands.set_reads(1, 1))
+    for at in range(3):
+        device.send(1, Message(Kind.READ, pieces=(piece(0x5000 + at, 100),), stag=0x33, to=0x4444))
+    # Nothing moves on the bus any more: entries that wait are not read again and again.
+    device.operations.append(Drain())
+    device.do(commands.set_sending(1, sequence=0, open=False))
+    device.operations.append(Await(2))
+    outcome = device.play()
+    assert len(outcome.fpdus) == 1
+    first, *waited = device.signaled[1]
+    assert sent(outcome, 1) == [(SUCCESS, first), *((FLUSHED, index) for index in waited)]
+
+
 @pytest.mark.parametrize("erring", ERRING)
 def test_success_failure_and_flush_are_three_completions(erring: str) -> None:
     device = Reporting()

@@ -1,4 +1,4 @@
-"""Tests which segments are on their way again: each slot, what it holds, and its stream."""
+"""Tests which segments are on their way again: each slot, its segment and its stream."""
 
 import random
 
@@ -12,7 +12,7 @@ STREAMS, SLOTS = 64, 1 << repeats.SLOT_BITS
 
 
 def play(module, *, seed=1, steps=200):
-    """Fills and frees slots; compares what they hold, and ``under_way`` with their streams."""
+    """Fills and frees slots; compares their segments, and ``under_way`` with the streams."""
     dut, rng = module.Repeats(STREAMS), random.Random(seed)
     shape = dut.i.payload.shape()
     filled, given = {}, 0  # segments by their slots, and how many slots were given

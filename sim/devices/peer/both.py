@@ -157,13 +157,15 @@ def play(
             before = tally.cycles - sum(sim.cycle for sim, _ in sims)
             for number in chunks:
                 left = messages - tally.messages
+                rng = random.Random(f"{seed} {number}")
                 try:
-                    asyncio.run(_chunk(sims, random.Random(f"{seed} {number}"), left, rates, tally))
+                    try:
+                        asyncio.run(_chunk(sims, rng, left, rates, tally))
+                    except Exception as error:
+                        error.add_note(f"in chunk {number}, after {tally.messages} messages")
+                        raise
                 except* (Wrong, RnicError) as group:
                     tally.failure = Failure(number, left, str(_first(group)))
-                except* Exception as group:
-                    group.add_note(f"in chunk {number}, after {tally.messages} messages")
-                    raise
                 tally.seconds = time.monotonic() - began
                 tally.cycles = before + sum(sim.cycle for sim, _ in sims)
                 if progress is not None:

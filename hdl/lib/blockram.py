@@ -233,7 +233,8 @@ class StepTable(wiring.Component):
         entry, begun, latest = self.step.payload, Signal(2), Signal(range(self.depth))
         # The table does not have the value of the step two or three cycles ago yet. ``fresh``: that
         # step is one of the same entry.
-        same, fresh, changed = Signal(), Signal(), Signal(self.shape, reset_less=True)
+        same, fresh = Signal(), Signal()
+        changed = Signal(self.shape, reset_less=True)
         writes = delayed(m, 1, self.steps, "writes")
         at = delayed(m, 4, entry, "at")
         written = table.write.payload

@@ -51,8 +51,8 @@ OVERHEAD = 24
 #: payload. Messages that short take about as many cycles as the same cost in long segments.
 LEAST = 2 * ENTRY
 #: Octets of a turn that a segment of a Read Response costs at least. So a turn has no more of them
-#: than the staging buffer takes. Slots are free again when the turn ends, which is not long after a
-#: response has left that is whole: a peer that then asks for one Read more finds a slot.
+#: than the staging buffer takes. The slots of responses are free again when their turn ends, so
+#: soon after a whole response has left that a peer finds a slot for another Read.
 LEAST_OF_RESPONSE = QUANTUM // STAGED
 #: Beats of a turn that a segment costs at least if it is compared with the credit: it takes a cycle
 #: more.

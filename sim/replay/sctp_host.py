@@ -168,6 +168,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
     """
     needs, notes = sctp.needs, []
     config = replace(config, sctp=True)
+    shared = {"window": MOST_PLACES, "queue_depth": MOST_POSTED}  # by all streams
 
     def grow(name: str, wanted: int, why: str) -> None:
         nonlocal config
@@ -175,9 +176,8 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
             return
         value = 1 << (wanted - 1).bit_length()
         largest = LIMITS[name][1]
-        for limited, most in (("window", MOST_PLACES), ("queue_depth", MOST_POSTED)):
-            if name == limited:
-                largest = min(largest, most // config.streams)
+        if name in shared:
+            largest = min(largest, shared[name] // config.streams)
         if value > largest:
             raise RegionError(f"{why} of {value}, but at most {largest} can be simulated")
         more: dict[str, Any] = {name: value}

@@ -125,7 +125,9 @@ def test_a_region_that_the_device_does_not_reach_is_refused(
         with Device(sim).open() as opened, PD(opened) as pd:
             array = bytearray(100)
             for base, reached in ((1 << 20, True), ((1 << 32) - 4096, False), (1 << 32, False)):
-                sim._next, sim._random.randrange = base, lambda most: most - 50  # type: ignore
+                monkeypatch.setattr(sim, "_next", base)
+                # Its last 50 octets are in another page.
+                monkeypatch.setattr(sim._random, "randrange", lambda most: most - 50)
                 if reached:
                     pd.register(array).close()
                 else:

@@ -12,7 +12,7 @@ from ddp_rnic.hdl.lib.testing import Sinks, numbered, send, shared, simulate
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.send.pieces import PieceCutter
-from ddp_rnic.hdl.send.segmenter import OVERHEAD, Segmenter, SegmentTag
+from ddp_rnic.hdl.send.segmenter import LEAST, OVERHEAD, Segmenter, SegmentTag
 from ddp_rnic.hdl.send.work import QUANTUM
 from ddp_rnic.hdl.spec.send import ENTRY, MESSAGE, Flag, Kind, Message, Piece
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
@@ -269,17 +269,18 @@ def read(length, at=TO):
     return Piece(STAG, length, at)
 
 
-@pytest.mark.parametrize("octets", [1, 410, 411, 820, 1000])
-def test_a_turn_counts_its_octets(octets):
-    """A segment costs its payload and ``OVERHEAD``, and begins if the turn has octets left."""
-    turns, length, most = [], 3000, 386
+@pytest.mark.parametrize("most", [386, 5000, 16_000])
+@pytest.mark.parametrize("octets", [1, 410, 411, 820, 0x1555, 0x2AAA, QUANTUM])
+def test_a_turn_counts_its_octets(octets, most):
+    """A segment costs its payload and ``OVERHEAD``, or ``LEAST``. It begins if octets are left."""
+    turns, length = [], 4 * max(most, octets) + 100
     work = Work(9, Message(Kind.TAGGED, pieces=(read(length),), to=0))
     cut_all([work], {9: most + 14}, octets=octets, turns=turns)
     left = length
     for turn in turns:
         spent = 0
         while left and (not spent or spent < octets):
-            spent += min(most, left) + OVERHEAD
+            spent += max(LEAST, min(most, left) + OVERHEAD)
             left -= min(most, left)
         assert turn["spent"] == (spent >= octets) and turn["over"] == max(0, spent - octets)
         assert turn["done"] == (length - left if left else 0)

@@ -3,7 +3,8 @@ its SCTP gives that stream commands in unlucky orders, while others send and rec
 
 One of the others shares the association and its credit. What the others send and receive is as it
 would be alone. Afterwards the stream is set up again, and is as good as new.
-``PEERS_FUZZ=1000`` in the environment sets the number of drawn runs.
+``PEERS_FUZZ=1000`` in the environment sets the number of drawn runs, and ``PEERS_FIRST`` the first
+seed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ddp_rnic.sim.devices.tests.test_hostile_peers import (
     SEEDS,
     Hostile,
     drawn_stalls,
+    play,
 )
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.events import ProtocolError
@@ -129,9 +131,6 @@ class HostileChunks(Hostile):
         self.note(f"repeat {tsn}: {association.left[tsn].record}")
         association.ask(tsn)
 
-    def credit(self) -> None:
-        """Gives the stream credit for chunks."""
-
     def chunk(self, ppid: int, octets: bytes) -> None:
         """Sends a chunk of the peer."""
         rng, ssn = self.rng, self.ssn
@@ -204,45 +203,21 @@ def run(width: int, seed: int) -> None:
         ]
         hostile = HostileChunks(host, rng, sound, shared)
 
-        def step() -> None:
+        def llp() -> None:
             for each in (shared, other):
                 each.step()
                 each.absorb()
 
-        try:
-            for _ in range(rng.choice((20, 100))):
-                for each in sound:
-                    if rng.random() < 0.5:
-                        each.step()
-                hostile.step()
-                step()
-                host.sim.run(rng.choice((1, 10, 100, 600)))
-            for each in sound:
-                each.finish()
-            hostile.reset()
-            host.idle()
+        def again() -> SctpSound:
             del shared.others[HOSTILE]
             for tsn in [tsn for tsn, each in shared.left.items() if each.stream == HOSTILE]:
                 del shared.left[tsn]
-            again = SctpSound(
-                host,
-                HOSTILE,
-                QUEUE,
-                random.Random(seed),
-                repeats=rng.random() < 0.5,
+            return SctpSound(
+                host, HOSTILE, QUEUE, random.Random(seed), repeats=rng.random() < 0.5,
                 association=shared,
-            )
-            for _ in range(10):
-                for each in (*sound, again):
-                    each.step()
-                step()
-                host.sim.run(rng.choice((1, 10, 100, 600)))
-            for each in (*sound, again):
-                each.finish()
-            host.idle()
-        except Exception:
-            print("\n".join(hostile.log[-60:]))
-            raise
+            )  # fmt: skip
+
+        play(host, rng, sound, hostile, again, llp)
     finally:
         host.close()
 

@@ -3,7 +3,8 @@ unlucky orders, while others send and receive.
 
 What others send and receive is as it would be alone. Afterwards the stream is set up again, and is
 as good as new.
-``PEERS_FUZZ=1000`` in the environment sets the number of drawn runs.
+``PEERS_FUZZ=1000`` in the environment sets the number of drawn runs, and ``PEERS_FIRST`` the first
+seed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -653,6 +654,43 @@ def drawn_stalls(rng: random.Random, seed: int) -> Stalls:
     )  # fmt: skip
 
 
+def play(
+    host: Host,
+    rng: random.Random,
+    sound: Sequence[Sound],
+    hostile: Hostile,
+    again: Callable[[], Sound],
+    llp: Callable[[], None] = lambda: None,
+) -> None:
+    """Lets all streams work, and then a sound one, which ``again`` sets up, instead of the hostile.
+
+    ``llp`` does the work of a shared LLP, after each step.
+    """
+
+    def steps(*streams: Sound | Hostile) -> None:
+        for each in streams:
+            each.step()
+        llp()
+        host.sim.run(rng.choice((1, 10, 100, 600)))
+
+    try:
+        for _ in range(rng.choice((20, 100))):
+            steps(*(each for each in sound if rng.random() < 0.5), hostile)
+        for each in sound:
+            each.finish()
+        hostile.reset()
+        host.idle()
+        everyone = [*sound, again()]
+        for _ in range(10):
+            steps(*everyone)
+        for each in everyone:
+            each.finish()
+        host.idle()
+    except Exception:
+        print("\n".join(hostile.log[-60:]))
+        raise
+
+
 def run(width: int, seed: int) -> None:
     rng = random.Random(seed)
     host = Host(RnicConfig(width=width, transmit=True, responder=True), drawn_stalls(rng, seed))
@@ -663,29 +701,11 @@ def run(width: int, seed: int) -> None:
             Sound(host, stream, 0, random.Random(seed + stream), repeats=repeats)
             for stream, repeats in ((2, False), (3, True))
         ]
-        hostile = Hostile(host, rng, sound)
-        try:
-            for _ in range(rng.choice((20, 100))):
-                for each in sound:
-                    if rng.random() < 0.5:
-                        each.step()
-                hostile.step()
-                host.sim.run(rng.choice((1, 10, 100, 600)))
-            for each in sound:
-                each.finish()
-            hostile.reset()
-            host.idle()
-            again = Sound(host, HOSTILE, QUEUE, random.Random(seed), repeats=rng.random() < 0.5)
-            for _ in range(10):
-                for each in (*sound, again):
-                    each.step()
-                host.sim.run(rng.choice((1, 10, 100, 600)))
-            for each in (*sound, again):
-                each.finish()
-            host.idle()
-        except Exception:
-            print("\n".join(hostile.log[-60:]))
-            raise
+
+        def again() -> Sound:
+            return Sound(host, HOSTILE, QUEUE, random.Random(seed), repeats=rng.random() < 0.5)
+
+        play(host, rng, sound, Hostile(host, rng, sound), again)
     finally:
         host.close()
 

@@ -112,9 +112,7 @@ def test_messages_that_wait_for_credit_end_when_the_host_closes_the_half() -> No
     assert sent(outcome, 1) == [(FLUSHED, index) for index in device.signaled[1]]
 
 
-def test_reads_that_wait_for_a_slot_are_not_looked_at_and_end_when_the_host_closes_the_half() -> (
-    None
-):
+def test_reads_without_a_slot_wait_in_silence_and_end_when_the_host_closes_the_half() -> None:
     device = Reporting()
     device.do(commands.set_reads(1, 1))
     for at in range(3):

@@ -61,10 +61,10 @@ class Request(data.StructLayout):
 
 
 class Answered(data.StructLayout):
-    """``count`` (8) Read Requests to ``stream``, from ``msn`` (32) on, were answered."""
+    """The Read Request ``msn`` (32) to ``stream`` was answered."""
 
     def __init__(self, streams):
-        super().__init__({"stream": range(streams), "msn": 32, "count": 8})
+        super().__init__({"stream": range(streams), "msn": 32})
 
 
 class RequestFilter(wiring.Component):
@@ -193,7 +193,10 @@ class SlotPoster(wiring.Component):
         slots = ResponseSlots(self.config.streams)
         m.submodules.table = table = ForwardedTable(slots, self.config.streams)
         answered, slot = self.i.payload, table.data[0]
-        step, at, leaves, ends = Signal(range(6)), Signal(8), Signal(), Signal()
+        # ``known``: the look-up is ready. The slots of the request that leaves stay two cycles.
+        step, known, stream = Signal(range(4)), Signal(2), Signal(range(self.config.streams))
+        # ``open``: the stream's slots are, and were not ``replaced`` since they were looked up.
+        open, found_open, replaced = Signal(), Signal(), Signal()
         msn, index = Signal(32), Signal(16)
         number, place = Signal(16), Signal(64 - exact_log2(ENTRY))
         m.d.comb += [
@@ -201,29 +204,33 @@ class SlotPoster(wiring.Component):
             table.write.payload.address.eq(self.set.payload.stream),
             table.write.payload.data.eq(self.set.payload),
             table.address[0].eq(answered.stream),
+            self.i.ready.eq(step == 1),
+            open.eq(found_open & ~replaced),
         ]
-        # 0, 1: the look-up. 2: the MSN. 3: the slot. 4: where it is. 5: the buffer is ready to be
-        # posted. Each result stays until the next buffer.
-        with m.If(~self.i.valid | self.i.ready):
-            m.d.sync += step.eq(0)
-        with m.Elif(step != 5):
-            m.d.sync += step.eq(step + 1)
-        with m.Elif(leaves):
-            m.d.sync += [step.eq(Mux(ends, 0, 2)), at.eq(Mux(ends, 0, at + 1))]
-        m.d.sync += [
-            msn.eq(answered.msn + at + slot.ird),
-            index.eq(msn & Cat(slot.size > k for k in range(16))),
-            number.eq(slot.buffer + index),
-            place.eq(slot.base + index),
-            ends.eq(at == answered.count - 1),
-            self.i.ready.eq(leaves & ends),  # one cycle after its last buffer
-        ]
+        m.d.sync += known.eq(Mux(self.i.ready, 0, Cat(self.i.valid, known)))
+        # 0: the MSN. 1: the slot. 2: where it is. 3: the buffer is ready to be posted, while the
+        # next request is looked up.
+        with m.Switch(step):
+            with m.Case(0):
+                m.d.sync += [
+                    step.eq(known[1]), stream.eq(answered.stream),
+                    msn.eq(answered.msn + slot.ird), replaced.eq(0)]
+            with m.Case(1):
+                m.d.sync += [step.eq(2), index.eq(msn & Cat(slot.size > k for k in range(16)))]
+            with m.Case(2):
+                m.d.sync += [
+                    step.eq(3), number.eq(slot.buffer + index), place.eq(slot.base + index),
+                    found_open.eq(slot.open)]
+            with m.Case(3):
+                with m.If(self.o.ready | ~open):
+                    m.d.sync += step.eq(0)
+        with m.If(step.any() & self.set.valid & (self.set.payload.stream == stream)):
+            m.d.sync += replaced.eq(1)
         post = self.o.payload
         m.d.comb += [
             # Slots that were closed meanwhile are not posted any more.
-            self.o.valid.eq((step == 5) & slot.open),
-            leaves.eq((step == 5) & (self.o.ready | ~slot.open)),
-            post.stream.eq(answered.stream),
+            self.o.valid.eq((step == 3) & open),
+            post.stream.eq(stream),
             post.qn.eq(read_request.QN),
             post.msn.eq(msn),
             post.slot.eq(number),
@@ -231,7 +238,7 @@ class SlotPoster(wiring.Component):
             post.buffer.length.eq(read_request.OCTETS),
             post.buffer.pages.eq(0),
             post.buffer.cookie.eq(index),
-            self.busy.eq(self.i.valid),
+            self.busy.eq(self.i.valid | step.any()),
         ]
         return m
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..lib.blockram import ForwardedTable
+from ..lib.blockram import ForwardedTable, StepTable
 from ..lib.stream import Skid, Stage, Store, delayed
 from ..rdmap import read_request
 from ..rdmap.responder import Answered, Request, ResponseSlots
@@ -99,10 +99,13 @@ class ResponseRings(wiring.Component):
     """Keeps the progress of each stream's Read Responses.
 
     Requests are answered in their order (RFC 5040 section 5.2.1). A request that comes wakes its
-    stream. In a turn of the stream up to 8 slots are read.
+    stream. In a turn of the stream up to 8 slots are read. A slot is free again as soon as its
+    response was cut whole, so before that has left: a peer that keeps its number of outstanding
+    Reads always finds a slot (RFC 5040 section 6.1).
 
-    Latency: 4 cycles from ``turn`` to ``found``. Throughput: a look-up per cycle; a result, a
-    request and a write of slots each in one cycle. Reset: the tables stay. Errors: none.
+    Latency: 4 cycles from ``turn`` to ``found``, 4 from ``cut`` to ``answered``. Throughput: a
+    look-up per cycle; a response in 2 cycles; a result, a request and a write of slots each in one
+    cycle. Reset: the tables stay. Errors: none.
 
     Members
     -------
@@ -117,13 +120,16 @@ class ResponseRings(wiring.Component):
         there is a request (``sends``), whether there are more (``more``), and which bits of a
         number of slots make it as large as ``size`` or larger (``outside``). ``start`` is the MSN,
         modulo 2**16, which ``coming`` (Out(16)) has one cycle before.
+    cut : In(stream.Signature(range(streams), always_ready=True))
+        A response of the stream was cut whole: not in the cycle after another one, and before the
+        result of its turn. ``room`` (Out(1)): there is room for 4 of them.
     results : In(stream.Signature(TurnResult(streams), always_ready=True))
-        Only while ``room`` (Out(1)) is high, and ``waits`` (In(1)), with the same payload.
+        Only while ``open`` (Out(1)) is high.
     answered : Out(stream.Signature(Answered(streams)))
         Requests whose responses were cut whole.
     look : In(range(streams)), next : Out(32), asked : Out(16)
         The MSN of a stream's first request that is not in ``answered``, and the one after its last
-        request, modulo 2**16; answered after 3 cycles, or as soon as no result is in the way.
+        request, modulo 2**16; answered after 3 cycles.
     """
 
     def __init__(self, streams):
@@ -139,9 +145,10 @@ class ResponseRings(wiring.Component):
             "turn": In(range(streams)),
             "found": Out(found),
             "coming": Out(16),
-            "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
-            "waits": In(1),
+            "cut": In(stream.Signature(range(streams), always_ready=True)),
             "room": Out(1),
+            "results": In(stream.Signature(TurnResult(streams), always_ready=True)),
+            "open": Out(1),
             "answered": Out(stream.Signature(Answered(streams))),
             "look": In(range(streams)),
             "next": Out(32),
@@ -150,28 +157,25 @@ class ResponseRings(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        progress = data.StructLayout({"next": 32, "done": 32})
         found = self.found.shape()
         ring = data.StructLayout({"base": found["base"].shape, "size": 4, "open": 1})
         m.submodules.slot_table = slots = ForwardedTable(ring, self.streams)
         m.submodules.requested = requested = ForwardedTable(16, self.streams, reads=2)
-        m.submodules.progress = states = ForwardedTable(
-            progress, self.streams, reads=2)
+        m.submodules.msns = msns = StepTable(32, self.streams, reads=2)
+        m.submodules.begun = begun = ForwardedTable(32, self.streams)  # octets
         m.submodules.answers = answers = Store(Answered(self.streams), depth=QUEUE)
         wiring.connect(m, answers.o, wiring.flipped(self.answered))
 
-        # A result of three cycles ago meets the state that it changes. New slots change all tables
-        # in the same cycle, one after they came, so that no turn sees some of the old ones.
+        # New slots change all tables in the same cycle, one after they came, so that no turn sees
+        # some of the old ones. Results wait for them, and a response has its turn in the next cycle.
         request, result = self.requests.payload, self.results.payload
-        coming = delayed(m, 2, self.results.valid, "coming")
-        changes = delayed(m, 1, coming, "changes")
-        written = delayed(m, 3, result, "written")
-        before, sets = delayed(m, 1, states.data[1], "before"), Signal()
-        opens, fresh = Signal(), delayed(m, 1, self.slots.payload, "fresh")
+        ended, sets, opens = Signal(), Signal(), Signal()
+        fresh, last = delayed(m, 1, self.slots.payload, "fresh"), delayed(m, 1, result, "last")
         starts = opens & fresh.open
-        m.d.sync += opens.eq(sets)
+        m.d.sync += [
+            self.open.eq(~self.slots.valid), ended.eq(self.results.valid), opens.eq(sets)]
         m.d.comb += [
-            self.slots.ready.eq(~coming),
+            self.slots.ready.eq(~self.open & ~msns.steps),
             sets.eq(self.slots.valid & self.slots.ready),
             self.requests.ready.eq(~sets & self.wake.ready),
             self.wake.valid.eq(self.requests.valid & ~sets),
@@ -179,18 +183,22 @@ class ResponseRings(wiring.Component):
             slots.write.valid.eq(opens),
             slots.write.payload.address.eq(fresh.stream),
             *(slots.write.payload.data[name].eq(fresh[name]) for name, _ in ring),
-            states.address[1].eq(Mux(self.waits, result.stream, self.look)),
+            msns.step.valid.eq(self.cut.valid),
+            msns.step.payload.eq(self.cut.payload),
+            msns.becomes.eq(msns.found + 1),
+            msns.write.valid.eq(starts),
+            msns.write.payload.address.eq(fresh.stream),
+            msns.write.payload.data.eq(fresh.msn),
+            begun.write.valid.eq(ended | starts),
+            begun.write.payload.address.eq(Mux(ended, last.stream, fresh.stream)),
+            begun.write.payload.data.eq(Mux(ended, last.done, 0)),
+            answers.i.valid.eq(msns.steps),
+            answers.i.payload.stream.eq(delayed(m, 3, self.cut.payload, "stream")),
+            answers.i.payload.msn.eq(msns.found),
+            self.room.eq(answers.half),
             requested.address[1].eq(self.look),
             self.asked.eq(requested.data[1]),
-            states.write.valid.eq(changes | starts),
-            states.write.payload.address.eq(Mux(changes, written.stream, fresh.stream)),
-            states.write.payload.data.next.eq(
-                Mux(changes, before.next + written.entries, fresh.msn)),
-            states.write.payload.data.done.eq(Mux(changes, written.done, 0)),
-            answers.i.valid.eq(changes & written.entries.any()),
-            answers.i.payload.stream.eq(written.stream),
-            answers.i.payload.msn.eq(before.next),
-            answers.i.payload.count.eq(written.entries),
+            msns.address[1].eq(self.look),
         ]
 
         # The stream's turn comes later than its wake by more than this cycle.
@@ -200,30 +208,28 @@ class ResponseRings(wiring.Component):
             requested.write.payload.address.eq(
                 Mux(sets, self.slots.payload.stream, request.stream)),
             requested.write.payload.data.eq(Mux(sets, self.slots.payload.msn, request.following)),
-            # The results of six cycles fit in the other half.
-            self.room.eq(delayed(m, 1, answers.half, "half")),
+            self.next.eq(msns.data[1]),
         ]
-        with m.If(~delayed(m, 2, self.waits, "waited")):  # then the host looks at the state
-            m.d.sync += self.next.eq(states.data[1].next)
 
-        # The look-up: two cycles, and two for the result.
-        available = Signal(16)
-        state3, slot3 = delayed(m, 1, states.data[0], "state"), delayed(m, 1, slots.data[0], "slot")
+        # The look-up: two cycles, and two for the result. The last response of an earlier turn was
+        # counted before, because the result of that turn passes two queues.
+        available, done3 = Signal(16), delayed(m, 1, begun.data[0], "done3")
+        next3, slot3 = delayed(m, 1, msns.data[0], "next3"), delayed(m, 1, slots.data[0], "slot")
         m.d.comb += [
-            address.eq(self.turn)
-            for address in (slots.address[0], requested.address[0], states.address[0])
+            address.eq(self.turn) for address in (
+                slots.address[0], requested.address[0], msns.address[0], begun.address[0])
         ]
-        m.d.comb += self.coming.eq(state3.next)
+        m.d.comb += self.coming.eq(next3)
         m.d.sync += [
-            available.eq(requested.data[0] - states.data[0].next[:16]),
+            available.eq(requested.data[0] - msns.data[0][:16]),
             self.found.base.eq(slot3.base),
             self.found.size.eq(slot3.size),
-            self.found.start.eq(state3.next),
+            self.found.start.eq(next3),
             self.found.count.eq(Mux(available > WINDOW, WINDOW, available)),
-            self.found.done.eq(state3.done),
-            self.found.begun.eq(state3.done.any()),
+            self.found.done.eq(done3),
+            self.found.begun.eq(done3.any()),
             self.found.outside.eq(Cat(slot3.size <= k for k in range(17))),
-            self.found.sends.eq(available.any() & (slot3.open | state3.done.any())),
+            self.found.sends.eq(available.any() & (slot3.open | done3.any())),
             self.found.more.eq(available > WINDOW),
         ]
         with m.If(~slot3.open):

@@ -120,7 +120,7 @@ class RingReader(wiring.Component):
     repeats : In(stream.Signature(RepeatTurn(streams)))
     slot : Out(SLOT_BITS), repeat : In(Repeat(streams)), dropped : Out
         Look-up in, and a free slot for, :class:`~.repeats.Repeats`.
-    slots, requests, answered, next, asked
+    slots, requests, cut, room, answered, next, asked
         With ``responder`` only: those of :class:`~.responses.ResponseRings`.
     ranges, raised, queue, front
         With ``associations`` only: ``set``, ``raised``, ``look`` and ``front`` of
@@ -160,7 +160,8 @@ class RingReader(wiring.Component):
             "repeat": In(Repeat(streams)),
             "dropped": Out(stream.Signature(SLOT_BITS, always_ready=True)),
             **{name: members[name]
-               for name in ("slots", "requests", "answered", "next", "asked") if responder},
+               for name in ("slots", "requests", "cut", "room", "answered", "next", "asked")
+               if responder},
         })
 
     def elaborate(self, platform):
@@ -179,10 +180,11 @@ class RingReader(wiring.Component):
             m.submodules.answers = answers = ResponseEntries(self.streams)
             wiring.connect(m, fetch.o, answers.i)
             wiring.connect(m, answers.o, wiring.flipped(self.o))
-            for name in ("slots", "requests", "answered"):
+            for name in ("slots", "requests", "cut", "answered"):
                 wiring.connect(
                     m, getattr(self.responses, name), wiring.flipped(getattr(self, name)))
             m.d.comb += [
+                self.room.eq(self.responses.room),
                 self.responses.look.eq(self.look),
                 self.next.eq(self.responses.next),
                 self.asked.eq(self.responses.asked),
@@ -289,7 +291,7 @@ class RingReader(wiring.Component):
         result, ends = results.o.payload, Signal()
         room = self.queues.room if self.queues else C(1)
         m.d.comb += [
-            ends.eq(results.o.valid & (self.responses.room if self.responses else 1)),
+            ends.eq(results.o.valid & (self.responses.open if self.responses else 1)),
             self.ended.valid.eq((ends | idle.o.valid) & room),
             self.ended.payload.stream.eq(Mux(ends, result.stream, idle.o.payload)),
             self.ended.payload.over.eq(Mux(ends, result.over, 0)),
@@ -331,7 +333,6 @@ class RingReader(wiring.Component):
             responses.results.valid.eq(resulted & results.o.payload.response),
             *(responses.results.payload[name].eq(results.o.payload[name])
               for name in TurnResult(self.streams).members),
-            responses.waits.eq(results.o.valid),
             responses.wake.ready.eq(wakes.half & ~bells),
         ]
         with m.If(~bells):

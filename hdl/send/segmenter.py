@@ -40,7 +40,7 @@ from .associations import (
 from .credit import PLENTY, CreditAccounts, CreditLimit, CreditStart, enough
 from .pieces import PieceCutter, SendPart, Share
 from .repeats import SLOT_BITS, Repeat
-from .work import QUANTUM, QUEUES, STAGED, LocalPiece, SendMessage, WorkEntry, WorkReader
+from .work import QUANTUM, QUEUES, LocalPiece, SendMessage, WorkEntry, WorkReader
 
 __all__ = ["Cutter", "SegmentTag", "Segmenter", "TurnResult"]
 
@@ -50,10 +50,6 @@ OVERHEAD = 24
 #: Octets of a turn that a segment costs at least: those of an entry of the ring and as many of
 #: payload. Messages that short take about as many cycles as the same cost in long segments.
 LEAST = 2 * ENTRY
-#: Octets of a turn that a segment of a Read Response costs at least. So a turn has no more of them
-#: than the staging buffer takes. The slots of responses are free again when their turn ends, so
-#: soon after a whole response has left that a peer finds a slot for another Read.
-LEAST_OF_RESPONSE = QUANTUM // STAGED
 #: Beats of a turn that a segment costs at least if it is compared with the credit: it takes a cycle
 #: more.
 COMPARED = 3
@@ -255,9 +251,8 @@ class Cutter(wiring.Component):
     stream has a MULPDU without room for an octet of payload is refused.
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
-    costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here;
-    in a Read Response at least ``LEAST_OF_RESPONSE``. Each piece of a message after the first
-    costs as many octets as an entry has. If the turn has no octets left, the message stops, and so
+    costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here.
+    Each piece of a message after the first costs as many octets as an entry has. If the turn has no octets left, the message stops, and so
     do all later messages of the turn; they continue in another turn. Each of them has one refused
     segment with the mark ``stops``, with which its pieces are dropped.
 
@@ -322,6 +317,8 @@ class Cutter(wiring.Component):
         The same segments, and the octets that were sent before.
     results : Out(stream.Signature(TurnResult(streams), always_ready=True))
         One for each turn.
+    answered : Out(stream.Signature(range(streams), always_ready=True))
+        A Read Response of the stream was cut whole, for the first time.
     slot : Out(SLOT_BITS), repeat : In(Repeat(streams))
         Look-up of a segment that is sent again, answered in the same cycle.
     """
@@ -342,6 +339,7 @@ class Cutter(wiring.Component):
             "segments": Out(stream.Signature(ReadSegment(), always_ready=True)),
             "shares": Out(stream.Signature(Share(streams), always_ready=True)),
             "results": Out(stream.Signature(TurnResult(streams, associations), always_ready=True)),
+            "answered": Out(stream.Signature(range(streams), always_ready=True)),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
         })
@@ -435,6 +433,8 @@ class Cutter(wiring.Component):
         m.d.sync += [
             self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
+            self.answered.valid.eq(sends & ends & now.turn.response & ~again),
+            self.answered.payload.eq(now.stream),
             segment.header.eq(self._header(now, Mux(again, msn_again, msn), ends)),
             segment.lead.eq(header),
         ]
@@ -676,8 +676,7 @@ class Cutter(wiring.Component):
         # Entries of the turn's messages before this one, and with it.
         earlier, all_entries = Mux(first, 0, entries), Signal(8)
         m.d.comb += all_entries.eq(earlier + now.entries)
-        least = Mux(now.turn.response, LEAST_OF_RESPONSE, Mux(
-            scant, max(LEAST, COMPARED * self.width // 8), LEAST))
+        least = Mux(scant, max(LEAST, COMPARED * self.width // 8), LEAST)
         m.d.comb += [
             cost.eq(Mux(length + OVERHEAD < least, least, length + OVERHEAD)),
             left.eq(budget - spent),
@@ -784,8 +783,10 @@ class Segmenter(wiring.Component):
     -------
     i : In(stream.Signature(WorkEntry(streams)))
         The entries of a turn follow each other.
-    mulpdus, msns, opens, limits, closes, begun, allowed, refunds, queue, front, results
+    mulpdus, msns, opens, limits, closes, begun, allowed, refunds, queue, front, results, answered
         As in :class:`Cutter`.
+    room : In(1)
+        There is room for 4 items of ``answered``.
     ords, cleared, stopped, freed, expected, wake, reading
         As in :class:`Cutter`.
     segments : Out(stream.Signature(ReadSegment()))
@@ -824,6 +825,8 @@ class Segmenter(wiring.Component):
             "inline": Out(stream.Signature(512)),
             "results": Out(stream.Signature(TurnResult(streams, associations), always_ready=True)),
             "begins": Out(1),
+            "answered": Out(stream.Signature(range(streams), always_ready=True)),
+            "room": In(1, init=1),
             "slot": Out(SLOT_BITS),
             "repeat": In(Repeat(streams)),
         })
@@ -850,6 +853,7 @@ class Segmenter(wiring.Component):
         for name in ("msns", "opens", "limits", "closes", *shared):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(cutter, name))
         wiring.connect(m, cutter.results, wiring.flipped(self.results))
+        wiring.connect(m, cutter.answered, wiring.flipped(self.answered))
         if self.associations:
             m.d.comb += [self.queue.eq(cutter.queue), cutter.front.eq(self.front)]
         if self.reads:
@@ -885,6 +889,6 @@ class Segmenter(wiring.Component):
                 self.parts.valid & self.parts.ready & self.parts.payload.last)
         m.d.sync += [
             reader.go.eq(messages.half & pieces.half),
-            cutter.go.eq(segments.half & shares.half),
+            cutter.go.eq(segments.half & shares.half & self.room),
         ]
         return m

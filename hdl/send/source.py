@@ -30,7 +30,7 @@ from .rings import RingReader
 from .scheduler import Scheduler
 from .segmenter import Segmenter
 from .sent import HandOver, SentCompletions
-from .work import QUANTUM, STAGED
+from .work import QUANTUM
 
 __all__ = ["DataSource"]
 
@@ -148,8 +148,8 @@ class DataSource(wiring.Component):
         m.submodules.segmenter = segmenter = self.segmenter
         m.submodules.check = check = self.check
         m.submodules.dma = dma = ReadDma(
-            self.config.width, reads=self.config.outstanding, octets=LONGEST_SEGMENT,
-            segments=STAGED, inline=segmenter.rows)
+            self.config.width, reads=self.config.outstanding, octets=LONGEST_SEGMENT, segments=64,
+            inline=segmenter.rows)
         m.submodules.departure = departure = self.departure
         m.submodules.handover = handover = HandOver(self.config.streams)
         m.submodules.sent = sent = self.sent
@@ -280,9 +280,14 @@ class DataSource(wiring.Component):
         m.submodules.arrivals = arrivals = Skid(self.requests.payload.shape())
         wiring.connect(m, wiring.flipped(self.requests), arrivals.i)
         wiring.connect(m, arrivals.o, rings.requests)
+        wiring.connect(m, self.segmenter.answered, rings.cut)
         for name in ("slots", "answered"):
             wiring.connect(m, wiring.flipped(getattr(self, name)), getattr(rings, name))
-        m.d.comb += [self.next.eq(rings.next), self.asked.eq(rings.asked)]
+        m.d.comb += [
+            self.segmenter.room.eq(rings.room),
+            self.next.eq(rings.next),
+            self.asked.eq(rings.asked),
+        ]
 
     def _share(self, m):
         """Connects the credit of associations.

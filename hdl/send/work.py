@@ -11,15 +11,12 @@ from ..spec.sctp import MOST_PRIVATE
 from ..spec.send import ENTRY, MESSAGE, PIECE, PIECE_OCTETS, Flag, Kind
 from .repeats import SLOT_BITS
 
-__all__ = [
-    "QUANTUM", "QUEUES", "STAGED", "LocalPiece", "SendMessage", "Turn", "WorkEntry", "WorkReader"]
+__all__ = ["QUANTUM", "QUEUES", "LocalPiece", "SendMessage", "Turn", "WorkEntry", "WorkReader"]
 
 #: Untagged queues of a stream, from Queue Number 0 on, as on the receive side.
 QUEUES = 4
 #: Octets that a stream sends in a turn. No segment should be longer.
 QUANTUM = 1 << 14
-#: Segments that the staging buffer takes.
-STAGED = 64
 #: Pieces in an entry, and where those of a message's first entry begin.
 SLOTS, FIRST_SLOT = ENTRY // PIECE_OCTETS, 2
 

@@ -127,8 +127,10 @@ def test_a_slot_is_posted_for_the_request_that_is_ird_later(seed):
     for _ in range(60):
         slot = slots[rng.choice([*slots])]
         msn, count = rng.choice((rng.getrandbits(32), (1 << 32) - 2)), rng.choice((1, 1, 2, 8))
-        answered.append({"stream": slot["stream"], "msn": msn, "count": count})
-        for each in range(msn, msn + count) if slot["open"] else ():
+        for each in range(msn, msn + count):
+            answered.append({"stream": slot["stream"], "msn": each % (1 << 32)})
+            if not slot["open"]:
+                continue
             number = (each + slot["ird"]) % (1 << 32)
             index = number % (1 << slot["size"])
             due.append((slot["stream"], 1, number, (slot["buffer"] + index) % CONFIG.buffers,
@@ -148,6 +150,53 @@ def test_a_slot_is_posted_for_the_request_that_is_ird_later(seed):
 
     simulate(dut, drive, take)
     assert got == due
+
+
+def test_a_slot_that_was_closed_is_not_posted_whenever_that_happened():
+    dut = shared(SlotPoster, CONFIG)
+    slots = {"stream": 3, "base": 0x40, "size": 4, "ird": 4, "buffer": 8, "msn": 1, "open": 1}
+
+    async def close(ctx, after):
+        """Closes the slots some cycles after an answer, and gives the post time to leave."""
+        await send(ctx, dut.set, [slots])
+        await ctx.tick().repeat(3)
+        ctx.set(dut.i.payload, {"stream": 3, "msn": 5})
+        ctx.set(dut.i.valid, 1)
+        for cycle in range(30):
+            ctx.set(dut.set.payload, {**slots, "open": 0})
+            ctx.set(dut.set.valid, cycle == after)
+            taken = ctx.get(dut.i.ready)
+            await ctx.tick()
+            if taken:
+                ctx.set(dut.i.valid, 0)
+            assert cycle <= after or not ctx.get(dut.o.valid)
+        assert not ctx.get(dut.busy)
+
+    async def drive(ctx):
+        for after in range(10):
+            await close(ctx, after)
+
+    simulate(dut, drive)
+
+
+def test_a_buffer_is_posted_every_4_cycles():
+    dut, at = shared(SlotPoster, CONFIG), []
+    slots = {"stream": 3, "base": 0x40, "size": 4, "ird": 4, "buffer": 8, "msn": 1, "open": 1}
+
+    async def drive(ctx):
+        await send(ctx, dut.set, [slots])
+        await send(ctx, dut.i, [{"stream": 3, "msn": msn} for msn in range(1, 21)])
+
+    async def watch(ctx):
+        ctx.set(dut.o.ready, 1)
+        async for cycle, (valid,) in numbered(ctx.tick().sample(dut.o.valid)):
+            if valid:
+                at.append(cycle)
+            if len(at) == 20:
+                return
+
+    simulate(dut, drive, watch)
+    assert at[-1] - at[0] == 4 * 19
 
 
 def joined(seed, kind=PostsJoin):

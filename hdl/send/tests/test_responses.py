@@ -15,6 +15,7 @@ def test_a_turn_beside_new_slots_finds_no_response(opened):
     async def give(ctx, **changes):
         ctx.set(dut.slots.payload, {**slots, **changes})
         ctx.set(dut.slots.valid, 1)
+        await ctx.tick()  # results wait
         assert ctx.get(dut.slots.ready)
 
     async def testbench(ctx):

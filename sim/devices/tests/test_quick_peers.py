@@ -12,16 +12,16 @@ from ddp_rnic.sim.devices.tests.sound_streams import IRD, Host, Sound
 from ddp_rnic.sim.engines.engine import Stalls
 
 READS = 40
-#: Cycles from a response to the next request, as of a peer that is less than 2 microseconds away.
-AWAY = 200
 
 
 @pytest.mark.parametrize("width", [64, *long(512)])
 @pytest.mark.parametrize("mulpdu", [128, 160, *long(200, 300)])
 @pytest.mark.parametrize("length", [2000, 4000])
 @pytest.mark.parametrize("stalled", [False, True])
+# Cycles from a response to the next request: as of a peer on the same switch, and of one nearer.
+@pytest.mark.parametrize("away", [50, *long(10, 200)])
 def test_as_many_reads_as_ird_may_be_outstanding_all_the_time(
-    width: int, mulpdu: int, length: int, stalled: bool
+    width: int, mulpdu: int, length: int, stalled: bool, away: int
 ) -> None:
     """RFC 5040 section 6.1: "The RDMAP layer MUST provide the maximum number of outstanding,
     inbound RDMA Read Requests per RDMAP Stream direction that were negotiated".
@@ -42,7 +42,7 @@ def test_as_many_reads_as_ird_may_be_outstanding_all_the_time(
             other.post()
 
         def answered() -> bool:
-            host.sim.run(AWAY)
+            host.sim.run(away)
             stream.absorb()
             while stream.requested < READS and stream.requested - stream.answered < IRD:
                 stream.request(stream.requested, length)

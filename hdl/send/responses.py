@@ -167,7 +167,7 @@ class ResponseRings(wiring.Component):
         wiring.connect(m, answers.o, wiring.flipped(self.answered))
 
         # New slots change all tables in the same cycle, one after they came, so that no turn sees
-        # some of the old ones. Results wait for them, and a response has its turn in the next cycle.
+        # some of the old ones. Results wait for them.
         request, result = self.requests.payload, self.results.payload
         ended, sets, opens = Signal(), Signal(), Signal()
         fresh, last = delayed(m, 1, self.slots.payload, "fresh"), delayed(m, 1, result, "last")

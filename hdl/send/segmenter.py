@@ -251,10 +251,11 @@ class Cutter(wiring.Component):
     stream has a MULPDU without room for an octet of payload is refused.
 
     A segment begins only if it is the first one of its turn, or if the turn has octets left. It
-    costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here.
-    Each piece of a message after the first costs as many octets as an entry has. If the turn has no octets left, the message stops, and so
-    do all later messages of the turn; they continue in another turn. Each of them has one refused
-    segment with the mark ``stops``, with which its pieces are dropped.
+    costs its payload and ``OVERHEAD``, but at least ``LEAST`` and the cycles that it takes here;
+    each piece of a message after the first costs as many octets as an entry has. If the turn has no
+    octets left, the message stops, and so do all later messages of the turn; they continue in
+    another turn. Each of them has one refused segment with the mark ``stops``, with which its
+    pieces are dropped.
 
     An untagged message gets the next MSN of its queue, which is written back with the message's
     last segment: a message that stopped has the same MSN when it continues.
@@ -433,8 +434,6 @@ class Cutter(wiring.Component):
         m.d.sync += [
             self.segments.valid.eq(sends | stops),
             self.shares.valid.eq(cuts),
-            self.answered.valid.eq(sends & ends & now.turn.response & ~again),
-            self.answered.payload.eq(now.stream),
             segment.header.eq(self._header(now, Mux(again, msn_again, msn), ends)),
             segment.lead.eq(header),
         ]
@@ -448,7 +447,8 @@ class Cutter(wiring.Component):
         return m
 
     def _describe(self, m, now, length, skips, stops, ends, bad):
-        """Writes the tag of the segment that is cut, and its share of the message's pieces.
+        """Writes the tag of the segment that is cut, its share of the message's pieces, and whether
+        it ends a Read Response.
 
         ``length``: its octets; ``ends``: it is the message's last one; ``bad``: it is refused.
         """
@@ -469,6 +469,8 @@ class Cutter(wiring.Component):
             share.ends.eq(stops | ends),
             share.refused.eq(stops | bad),
             share.skip.eq(skips),
+            self.answered.valid.eq(ends & now.turn.response & ~again),
+            self.answered.payload.eq(now.stream),
         ]
 
     def _why(self, m, has_credit, short, lacks):

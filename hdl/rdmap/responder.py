@@ -193,11 +193,10 @@ class SlotPoster(wiring.Component):
         slots = ResponseSlots(self.config.streams)
         m.submodules.table = table = ForwardedTable(slots, self.config.streams)
         answered, slot = self.i.payload, table.data[0]
-        # ``known``: the look-up is ready. The slots of the request that leaves stay two cycles.
-        step, known, stream = Signal(range(4)), Signal(2), Signal(range(self.config.streams))
-        # ``open``: the stream's slots are, and were not ``replaced`` since they were looked up.
-        open, found_open, replaced = Signal(), Signal(), Signal()
-        msn, index = Signal(32), Signal(16)
+        known = delayed(m, 2, self.i.valid, "known")
+        step, stream = Signal(range(4)), Signal(range(self.config.streams))
+        # ``open``: the stream's slots are, as far as is known, and were not replaced meanwhile.
+        msn, index, open = Signal(32), Signal(16), Signal()
         number, place = Signal(16), Signal(64 - exact_log2(ENTRY))
         m.d.comb += [
             table.write.valid.eq(self.set.valid),
@@ -205,27 +204,26 @@ class SlotPoster(wiring.Component):
             table.write.payload.data.eq(self.set.payload),
             table.address[0].eq(answered.stream),
             self.i.ready.eq(step == 1),
-            open.eq(found_open & ~replaced),
         ]
-        m.d.sync += known.eq(Mux(self.i.ready, 0, Cat(self.i.valid, known)))
-        # 0: the MSN. 1: the slot. 2: where it is. 3: the buffer is ready to be posted, while the
-        # next request is looked up.
+        # 0: the MSN, once the slots were looked up for two cycles. They stay for two cycles after
+        # the request has left in 1: the slot. 2: where it is. 3: the buffer is ready to be posted,
+        # while the next request is looked up.
         with m.Switch(step):
             with m.Case(0):
                 m.d.sync += [
-                    step.eq(known[1]), stream.eq(answered.stream),
-                    msn.eq(answered.msn + slot.ird), replaced.eq(0)]
+                    step.eq(known), stream.eq(answered.stream),
+                    msn.eq(answered.msn + slot.ird), open.eq(1)]
             with m.Case(1):
                 m.d.sync += [step.eq(2), index.eq(msn & Cat(slot.size > k for k in range(16)))]
             with m.Case(2):
                 m.d.sync += [
                     step.eq(3), number.eq(slot.buffer + index), place.eq(slot.base + index),
-                    found_open.eq(slot.open)]
+                    open.eq(open & slot.open)]
             with m.Case(3):
                 with m.If(self.o.ready | ~open):
                     m.d.sync += step.eq(0)
         with m.If(step.any() & self.set.valid & (self.set.payload.stream == stream)):
-            m.d.sync += replaced.eq(1)
+            m.d.sync += open.eq(0)
         post = self.o.payload
         m.d.comb += [
             # Slots that were closed meanwhile are not posted any more.

@@ -100,8 +100,8 @@ class ResponseRings(wiring.Component):
 
     Requests are answered in their order (RFC 5040 section 5.2.1). A request that comes wakes its
     stream. In a turn of the stream up to 8 slots are read. A slot is free again as soon as its
-    response was cut whole, so before that has left: a peer that keeps its number of outstanding
-    Reads always finds a slot (RFC 5040 section 6.1).
+    response was cut whole, before the response leaves: a peer that then asks for its next Read
+    finds a slot (RFC 5040 section 6.1).
 
     Latency: 4 cycles from ``turn`` to ``found``, 4 from ``cut`` to ``answered``. Throughput: a
     look-up per cycle; a response in 2 cycles; a result, a request and a write of slots each in one

@@ -162,6 +162,7 @@ def test_a_slot_that_was_closed_is_not_posted_whenever_that_happened():
         await ctx.tick().repeat(3)
         ctx.set(dut.i.payload, {"stream": 3, "msn": 5})
         ctx.set(dut.i.valid, 1)
+        offered = False
         for cycle in range(30):
             ctx.set(dut.set.payload, {**slots, "open": 0})
             ctx.set(dut.set.valid, cycle == after)
@@ -169,7 +170,9 @@ def test_a_slot_that_was_closed_is_not_posted_whenever_that_happened():
             await ctx.tick()
             if taken:
                 ctx.set(dut.i.valid, 0)
+            offered |= bool(ctx.get(dut.o.valid))
             assert cycle <= after or not ctx.get(dut.o.valid)
+        assert offered == (after >= 5)
         assert not ctx.get(dut.busy)
 
     async def drive(ctx):

@@ -18,7 +18,7 @@ READS = 40
 @pytest.mark.parametrize("mulpdu", [128, 160, *long(200, 300)])
 @pytest.mark.parametrize("length", [2000, 4000])
 @pytest.mark.parametrize("stalled", [False, True])
-# Cycles from a response to the next request: as of a peer on the same switch, and of one nearer.
+# Cycles from a response to the next request; 200 are a microsecond at 200 MHz.
 @pytest.mark.parametrize("away", [50, *long(10, 200)])
 def test_as_many_reads_as_ird_may_be_outstanding_all_the_time(
     width: int, mulpdu: int, length: int, stalled: bool, away: int

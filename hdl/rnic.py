@@ -48,7 +48,7 @@ from .ddp.queues import CompletionQueues
 from .ddp.records import RecordFilter
 from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
-from .ddp.tagged import TaggedCheck
+from .ddp.tagged import StreamRights, TaggedCheck
 from .ddp.untagged import UntaggedCheck
 from .dma.buffer import PacketBuffers
 from .dma.exceptions import ExceptionQueue
@@ -270,16 +270,17 @@ class Rnic(wiring.Component):
         # The stream is looked up while its header is parsed.
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
-        rights = streams.entry[config.mpa]
+        rights, of_tagged = streams.entry[config.mpa], Signal(StreamRights())
         m.d.comb += [
+            of_tagged.stream.eq(stream_2),
+            of_tagged.pd.eq(rights.pd),
+            of_tagged.enable.eq(rights.enable),
             streams.index[config.mpa].eq(commit.head.payload.stream),
             parser.i.valid.eq(commit.head.valid),
             parser.i.payload.eq(commit.head.payload.header),
             tagged.i.valid.eq(parser.o.valid),
-            tagged.i.payload.header.eq(parser.o.payload),
-            tagged.i.payload.rights.stream.eq(stream_2),
-            tagged.i.payload.rights.pd.eq(rights.pd),
-            tagged.i.payload.rights.enable.eq(rights.enable),
+            tagged.i.payload.eq(parser.o.payload),
+            tagged.rights.eq(delayed(m, tagged.RIGHTS, of_tagged, "of_tagged")),
             stags.index[0].eq(tagged.index),
             tagged.entry.eq(stags.entry[0]),
             untagged.i.valid.eq(parser.o.valid),

@@ -96,8 +96,8 @@ class TaggedCheck(wiring.Component):
     without payload are not checked (section 5.2). Of an untagged segment, only length and version
     are checked.
 
-    Latency: 12 cycles. Throughput: one segment per cycle. Reset: empty. Errors: reported in
-    ``CheckResult``.
+    Latency: 10 cycles and ``wires``. Throughput: one segment per cycle. Reset: empty. Errors:
+    reported in ``CheckResult``.
 
     Parameters
     ----------
@@ -105,29 +105,31 @@ class TaggedCheck(wiring.Component):
         Entries of the table.
     right : str
         The right that the region must have: the name of a member of the entry.
+    wires : int
+        Cycles for the wires to the table.
 
     Members
     -------
-    i : In(stream.Signature({header: DdpHeader, rights: StreamRights}, always_ready=True))
+    i : In(stream.Signature(DdpHeader(), always_ready=True))
+    rights : In(StreamRights())
+        Of the stream of the segment that came ``RIGHTS`` cycles before.
     index : Out(range(entries)), entry : In(StagEntry)
         Look-up in the Steering Tag table, answered after 2 cycles.
     o : Out(stream.Signature(CheckResult, always_ready=True))
     """
 
-    LATENCY = 12
-    #: Cycles from ``i`` to the entry of its STag.
-    ENTRY = 4
+    #: Cycles for the wires to the table, if these are long, and the latency with them.
+    WIRES, LATENCY = 2, 12
+    #: Cycles from ``i`` to the rights of its stream.
+    RIGHTS = 2
 
-    def __init__(self, entries, *, right="remote_write"):
-        self.entries, self.right = entries, right
+    def __init__(self, entries, *, right="remote_write", wires=WIRES):
+        self.entries, self.right, self.wires = entries, right, wires
+        self.latency = self.LATENCY - self.WIRES + wires
         super().__init__(
             {
-                "i": In(
-                    stream.Signature(
-                        data.StructLayout({"header": DdpHeader(), "rights": StreamRights()}),
-                        always_ready=True,
-                    )
-                ),
+                "i": In(stream.Signature(DdpHeader(), always_ready=True)),
+                "rights": In(StreamRights()),
                 "index": Out(range(entries)),
                 "entry": In(StagEntry(entries)),
                 "o": Out(stream.Signature(CheckResult(), always_ready=True)),
@@ -139,17 +141,16 @@ class TaggedCheck(wiring.Component):
         bits = self.entries.bit_length() - 1
         after = partial(delayed, m)
 
-        # Two cycles for the wires to the table: untagged segments take two cycles longer.
-        came = after(2, self.i.valid, "came")
-        near = after(2, self.i.payload, "near")
-        valid = Signal(self.LATENCY - 3)
+        # Untagged segments take the cycles for the wires, too.
+        came = after(self.wires, self.i.valid, "came")
+        header = after(self.wires, self.i.payload, "near")
+        valid = Signal(self.LATENCY - self.WIRES - 1)
         m.d.sync += [valid.eq(Cat(came, valid)), self.o.valid.eq(valid[-1])]
 
         # Two cycles for the look-up, and one for the wires from the table. Meanwhile this checks
         # whether an octet of the segment lies past 2^64 - 1: the lower half of the sum carries, the
         # upper half is all ones, and the sum is not 2^64 itself. After a carry the sum is less than
         # the length, so that its 16 lowest bits decide.
-        header = near.header
         m.d.comb += self.index.eq(header.stag[8 : 8 + bits])
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
@@ -163,7 +164,7 @@ class TaggedCheck(wiring.Component):
         wrap = after(6, wraps, "wrap")
         stag = after(3, header.stag, "stag")
         to = after(2, to_1, "to")
-        rights = after(3, near.rights, "rights")
+        rights = after(self.wires + 1, self.rights, "rights")
         length = after(5, header.length, "length")
         entry = Signal(StagEntry(self.entries), reset_less=True)
         with m.If(valid[1]):

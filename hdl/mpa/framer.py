@@ -14,7 +14,7 @@ from ..ddp.leaving import SentBeat, SentRecord
 from ..dma.rotate import Rotate
 from ..lib.crc32c import Crc32c
 from ..lib.credits import Credits
-from ..lib.stream import Beat, Skid, Stage, Store, delayed
+from ..lib.stream import Beat, Skid, Stage, Store, copies, delayed
 from .intake import LlpSettings
 
 __all__ = ["FpduHead", "Framer"]
@@ -184,14 +184,15 @@ class MarkerInserter(wiring.Component):
     A beat has room for one marker at most. Each marker shifts the words after it by one; the words
     that no longer fit wait for the next beat.
 
-    Latency: ``latency`` cycles. Throughput: one beat per cycle; a packet takes as many cycles as it
-    has beats at the output. Reset: the next beat begins a packet. Errors: none.
+    Latency: ``latency`` cycles; 2 for a beat of a stream without markers while no beat that takes
+    longer is inside. Throughput: one beat per cycle; a packet takes as many cycles as it has beats
+    at the output. Reset: the next beat begins a packet. Errors: none.
 
     Members
     -------
     i : In(stream.Signature(_Words(width)))
     go : In(1)
-        A beat may be output in ``latency`` cycles.
+        A beat may be output in ``latency`` cycles, or before.
     begun : Out(1)
         A beat will be output.
     o : Out(stream.Signature(_Words(width), always_ready=True))
@@ -210,7 +211,7 @@ class MarkerInserter(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from a beat to the beat that begins with its words."""
+        """The most cycles from a beat to the beat that begins with its words."""
         return 4 + self._rotate.stages
 
     def elaborate(self, platform):
@@ -220,7 +221,13 @@ class MarkerInserter(wiring.Component):
         valid = Signal(self.latency)
         plan0, plan1 = (Signal(_Insertion(words), name=f"plan{n}") for n in range(2))
         data1 = Signal(self.width, reset_less=True)
-        m.d.comb += [self.begun.eq(valid[0]), valid[0].eq(self._decide(m, plan0))]
+        hurries = Signal()
+        issue, plain = self._decide(m, plan0)
+        m.d.comb += [
+            self.begun.eq(issue),
+            hurries.eq(issue & plain & ~valid[1:].any()),
+            valid[0].eq(issue & ~hurries),
+        ]
         m.d.sync += [
             valid[1:].eq(valid),
             plan1.eq(plan0),
@@ -229,17 +236,16 @@ class MarkerInserter(wiring.Component):
 
         # Stage 1: where the marker is, and how many words leave. The new beat's words are rotated
         # by as many words as there were markers.
-        out2, marks2 = Signal(self.o.payload.shape()), Signal()
+        out1, marks2 = Signal(self.o.payload.shape()), Signal()
         marks1 = plan1.near & (~plan1.ends | (plan1.at < plan1.available))
-        m.d.comb += rotate.amount.eq(plan1.shift)
-        m.d.sync += [
-            rotate.i.eq(data1),
-            marks2.eq(marks1),
-            out2.words.eq(Mux(plan1.ends & ~plan1.more, plan1.available + marks1, words)),
-            out2.first.eq(plan1.first),
-            out2.last.eq(plan1.ends & ~plan1.more),
-            out2.settings.crc.eq(plan1.crc),
+        m.d.comb += [
+            rotate.amount.eq(plan1.shift),
+            out1.words.eq(Mux(plan1.ends & ~plan1.more, plan1.available + marks1, words)),
+            out1.first.eq(plan1.first),
+            out1.last.eq(plan1.ends & ~plan1.more),
+            out1.settings.crc.eq(plan1.crc),
         ]
+        m.d.sync += [rotate.i.eq(data1), marks2.eq(marks1)]
 
         # The words without the marker, and those that wait for the next beat.
         stages = rotate.stages
@@ -261,21 +267,26 @@ class MarkerInserter(wiring.Component):
         with m.If(valid[2 + stages] & takes):
             m.d.sync += kept.eq(Mux(marks, turned.rotate_left(32), turned))
 
-        # The output.
+        # The output; without markers, that of stage 1.
+        quick = copies(m, hurries, 4, name="quick")
         pointer = delayed(m, stages + 2, plan1.pointer, "pointer")
         marker = Cat(C(0, 16), pointer[8:], pointer[:8])
         out = self.o.payload
         m.d.sync += [
-            self.o.valid.eq(valid[-1]),
-            out.eq(delayed(m, stages + 1, out2, "out")),
-            *(out.data.word_select(k, 32).eq(Mux(here[k], marker, Mux(
-                after[k], whole.word_select(max(k - 1, 0), 32), whole.word_select(k, 32))))
+            self.o.valid.eq(valid[-1] | quick[0]),
+            out.eq(Mux(quick[0], out1, delayed(m, stages + 2, out1, "out"))),
+            *(out.data.word_select(k, 32).eq(Mux(
+                quick[k % 4], data1.word_select(k, 32), Mux(here[k], marker, Mux(
+                    after[k], whole.word_select(max(k - 1, 0), 32), whole.word_select(k, 32)))))
               for k in range(words)),
         ]
         return m
 
     def _decide(self, m, plan):
-        """Decides about the beat that leaves next; returns whether one leaves."""
+        """Decides about the beat that leaves next.
+
+        Returns whether one leaves, and whether its FPDU has no markers.
+        """
         words = self.width // 32
         beat = self.i.payload
         shift = Signal(range(words + 1))
@@ -324,7 +335,7 @@ class MarkerInserter(wiring.Component):
                     plan.ends, Mux(plan.more, with_marker - words, 0),
                     Mux(full, 0, shift + now.near))),
             ]
-        return issue
+        return issue, ~now.settings.markers
 
 
 class Framer(wiring.Component):
@@ -332,10 +343,10 @@ class Framer(wiring.Component):
 
     PAD is zero. Without CRCs, the CRC field is zero too.
 
-    Latency: ``latency`` cycles from the last beat of a ULPDU to its FPDU's; a beat before it takes
-    fewer, because it needs no CRC. Throughput: one beat per cycle; a ULPDU takes as many cycles as
-    its FPDU has beats, which is no fewer than its own. Reset: empty. Errors: none; a beat's
-    ``error`` is ignored.
+    Latency: ``latency`` cycles from the last beat of a ULPDU to its FPDU's, and fewer as in
+    :class:`MarkerInserter`; a beat before it takes fewer, because it needs no CRC. Throughput: one
+    beat per cycle; a ULPDU takes as many cycles as its FPDU has beats, which is no fewer than its
+    own. Reset: empty. Errors: none; a beat's ``error`` is ignored.
 
     Parameters
     ----------
@@ -363,7 +374,7 @@ class Framer(wiring.Component):
 
     @property
     def latency(self):
-        """Cycles from the last beat of a ULPDU to the last beat of its FPDU."""
+        """The most cycles from the last beat of a ULPDU to the last beat of its FPDU."""
         return 1 + self._inserter.latency + self._crc.latency + 1
 
     def elaborate(self, platform):

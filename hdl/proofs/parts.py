@@ -66,7 +66,7 @@ class Permitted(Harness):
     By induction of depth ``DEPTH``, which is longer than the checks take.
     """
 
-    LATENCY, QUICK = 14, 3
+    LATENCY, QUICK = 11, 3
     DEPTH = LATENCY + 1
 
     def rules(self, m):
@@ -74,12 +74,12 @@ class Permitted(Harness):
         part, stag = dut.i.payload, dut.i.payload.stag
         self.assume(if_(dut.i.valid, (part.length < 1 << 16) & ~(part.probe & part.length.any())))
         takes, bits = dut.i.valid & dut.i.ready, len(dut.index)
-        index = past(stag[8 : 8 + bits], 4)
+        index = past(stag[8 : 8 + bits], 1)
         self.always(if_(takes, dut.stream == part.stream), "its stream is looked up")
-        self.always(if_(past(takes, 4), dut.index == index), "its STag is looked up")
+        self.always(if_(past(takes, 1), dut.index == index), "its STag is looked up")
 
         # A part leaves the checks after ``LATENCY`` cycles, or a ``quick`` one after ``QUICK``. The
-        # tables answered 2 and 6 cycles after it came.
+        # tables answered 2 and 3 cycles after it came.
         quick, late = self.inside["quick"], self.inside["coming"][-1]
         came, slow = quick | late, past(takes, self.LATENCY)
         self.always(if_(quick, past(takes, self.QUICK)), "a part came")
@@ -92,8 +92,8 @@ class Permitted(Harness):
         parts = (past(part, cycles, name="part") for cycles in (self.QUICK, self.LATENCY))
         part = part.shape()(Mux(quick, *parts))
         ends = came & part.last
-        pd = past(dut.pd, 12, name="pd")
-        enable = Mux(quick, past(dut.enable, 1), past(dut.enable, 12, name="enable"))
+        pd = past(dut.pd, 9, name="pd")
+        enable = Mux(quick, past(dut.enable, 1), past(dut.enable, 9, name="enable"))
         entry = dut.entry.shape()(past(dut.entry, 8, name="entry"))
         size, offset = Signal(17), Signal(64)
         m.d.comb += [

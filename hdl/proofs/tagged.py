@@ -6,7 +6,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.stag import StagTable
-from ..ddp.tagged import CheckResult, TaggedCheck
+from ..ddp.tagged import CheckResult, StreamRights, TaggedCheck
 from ..lib.stream import delayed
 from .harness import Harness, if_
 
@@ -27,6 +27,7 @@ class CheckedTable(wiring.Component):
         self.check = check(ENTRIES)
         super().__init__({
             "i": In(self.check.i.signature.flip()),
+            "rights": In(StreamRights()),
             "write": In(self.table.write.signature.flip()),
             "o": Out(stream.Signature(CheckResult(), always_ready=True)),
         })
@@ -38,7 +39,11 @@ class CheckedTable(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), check.i)
         wiring.connect(m, wiring.flipped(self.write), table.write)
         wiring.connect(m, check.o, wiring.flipped(self.o))
-        m.d.comb += [table.index[0].eq(check.index), check.entry.eq(table.entry[0])]
+        m.d.comb += [
+            check.rights.eq(self.rights),
+            table.index[0].eq(check.index),
+            check.entry.eq(table.entry[0]),
+        ]
         return m
 
 
@@ -74,7 +79,7 @@ class Inbounds(Harness):
         stored = Mux(before, Value.cast(written.entry), stored)
         self.lemma(stored == Value.cast(entry), "the row's entry")
 
-        # A segment is looked up two cycles after it arrives.
+        # A segment is looked up two cycles after it arrives, when the rights of its stream come.
         given, came = dut.i.payload, dut.i.valid
         for cycle in range(2):
             given, came = (
@@ -88,12 +93,14 @@ class Inbounds(Harness):
         begun = Signal()
         age = Signal(TaggedCheck.LATENCY - 2)
         bits = ENTRIES.bit_length() - 1
-        looked_up = given.header.stag[8 : 8 + bits]
+        looked_up = given.stag[8 : 8 + bits]
         m.d.comb += begun.eq(begin & came & (looked_up == row) & ~age[:-1].any())
         m.d.sync += age.eq(Cat(begun, age))
-        kept_entry, kept = Signal(shape), Signal.like(dut.i.payload)
+        kept_entry = Signal(shape)
+        kept = Signal(data.StructLayout({"header": given.shape(), "rights": StreamRights()}))
         with m.If(begun):
-            m.d.sync += [kept_entry.eq(entry), kept.eq(given)]
+            m.d.sync += [
+                kept_entry.eq(entry), kept.header.eq(given), kept.rights.eq(dut.rights)]
         self.lemma((age & (age - 1)) == 0, "one is followed")
 
         header, rights, result = kept.header, kept.rights, dut.o.payload

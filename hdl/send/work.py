@@ -228,6 +228,8 @@ class WorkReader(wiring.Component):
         The sink of each message that is a ``read``, with the message.
     inline : Out(stream.Signature(512))
         An entry with octets inline, for the next row of the inline memory.
+    turns : Out(stream.Signature(range(streams), always_ready=True))
+        The stream of each turn, at least one cycle before its first message.
     """
 
     def __init__(self, streams, *, inline, sctp=False, receive=True):
@@ -239,6 +241,7 @@ class WorkReader(wiring.Component):
             "pieces": Out(stream.Signature(LocalPiece(), always_ready=True)),
             "sinks": Out(stream.Signature(Sink(), always_ready=True)),
             "inline": Out(stream.Signature(8 * ENTRY)),
+            "turns": Out(stream.Signature(range(streams), always_ready=True)),
         })
 
     def elaborate(self, platform):
@@ -347,6 +350,9 @@ class WorkReader(wiring.Component):
             compared.i.payload.work.eq(self.i.payload),
             stage.i.valid.eq(compared.o.valid),
             compared.o.ready.eq(stage.i.ready),
+            self.turns.valid.eq(
+                compared.o.valid & stage.i.ready & compared.o.payload.work.turn.first),
+            self.turns.payload.eq(compared.o.payload.work.stream),
             stage.i.payload.work.eq(compared.o.payload.work),
         ]
         self._compare(m, compared.i.payload)

@@ -10,6 +10,7 @@ from amaranth.lib.wiring import In, Out
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck
+from ddp_rnic.hdl.lib.stream import delayed
 from ddp_rnic.hdl.lib.testing import shared, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.model.ddp import decode_segment, validate_tagged
@@ -39,13 +40,10 @@ class Checks(wiring.Component):
         m.submodules.check = check = TaggedCheck(ENTRIES)
         wiring.connect(m, wiring.flipped(self.i), parser.i)
         wiring.connect(m, check.o, wiring.flipped(self.o))
-        rights = Signal(StreamRights())
-        rights_2 = Signal(StreamRights())
-        m.d.sync += [rights.eq(self.rights), rights_2.eq(rights)]
         m.d.comb += [
             check.i.valid.eq(parser.o.valid),
-            check.i.payload.header.eq(parser.o.payload),
-            check.i.payload.rights.eq(rights_2),
+            check.i.payload.eq(parser.o.payload),
+            check.rights.eq(delayed(m, 2 + check.RIGHTS, self.rights, "rights")),
             table.index[0].eq(check.index),
             check.entry.eq(table.entry[0]),
         ]

@@ -172,13 +172,16 @@ def test_one_beat_per_cycle_without_a_bubble(width, markers):
 
 
 @pytest.mark.parametrize("width", [64, 512])
-def test_latency_from_the_last_beat(width):
+@pytest.mark.parametrize("markers", [False, True])
+def test_latency_from_the_last_beat(width, markers):
     """The beats before the last one do not wait for the CRC."""
+    inserter = shared(Framer, width)._inserter
     for length in (width // 8 - 8, 10 * width // 8):
-        frame = Frame(bytes(length), 4, crc=True, markers=False, rng=random.Random(4))
+        frame = Frame(bytes(length), 4, crc=True, markers=markers, rng=random.Random(4))
         (packet,), left, late = frame_all(width, [frame])
         beats = -(-8 * len(packet) // width)
-        assert late == beats - max(1, -(-8 * length // width))
+        fewer = 0 if markers else inserter.latency - 2
+        assert late == beats - max(1, -(-8 * length // width)) - fewer
         if beats > 1:
             wait = shared(Framer, width)._crc.latency
             assert [at - left[0] for at in left] == [*range(beats - 1), beats - 1 + wait]

@@ -22,7 +22,7 @@ from ddp_rnic.sim.model.send import SendQueue
 STREAMS = 16
 WIDTH = 512
 #: Cycles from an entry to its segment, and from there to its first part if nothing waits.
-LATENCY, PART_LATENCY = 9, 3
+LATENCY, PART_LATENCY = 8, 3
 #: Cycles after the write of a MULPDU in which segments leave that were cut before.
 CHANGE = 4
 STAG, TO, LENGTH = 0x77AB01, (5 << 32) - 3000, 1 << 16

@@ -193,7 +193,14 @@ class Session:
             to += length
             if len(self.peer.asked) - len(self.peer.answers) < IRD:
                 self.socket.send(self.peer.ask(self.source.stag, number, 4000))
-        self.until(lambda: self.completed == messages and not self.tcp.outstanding)
+        peer = self.peer
+        self.until(
+            lambda: (
+                self.completed == messages
+                and not self.tcp.outstanding
+                and len(peer.answers) == len(peer.asked)
+            )
+        )
         return writes, sends
 
 

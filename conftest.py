@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 
 # A design has many objects that stay alive; collecting garbage often would only cost time.
 gc.set_threshold(100_000, 50, 100)
+# A manager's thread, which has little to do, waits this long for that of a simulated device.
+sys.setswitchinterval(0.0005)
 
 TABLE = Path(__file__).resolve().parent / "tests" / "requirements.csv"
 #: Options of pytest that leave tests out.

@@ -155,8 +155,7 @@ def test_icarus_needs_processes_that_run_at_the_start(
     ("ports", "says"),
     [
         (["m_axi"], "octet in memory"),
-        (["m_axi_cq"], "phase of a completion"),
-        *long((["m_axi", "m_axi_cq"], "octet in memory")),
+        *long((["m_axi_cq"], "phase of a completion"), (["m_axi", "m_axi_cq"], "octet in memory")),
     ],
     ids=["placement", "completions", "both"],
 )
@@ -191,7 +190,7 @@ WRONG_READ = (
     "plant",
     [
         pytest.param(WRONG_FPDU, id="model", marks=pytest.mark.long),
-        pytest.param(WRONG_READ, id="memory"),
+        pytest.param(WRONG_READ, id="memory", marks=pytest.mark.long),
     ],
 )
 def test_a_wrong_octet_of_the_model_or_of_memory_fails(
@@ -224,7 +223,7 @@ def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
-@exports("64 with SCTP", "64 that sends", "64 that only sends")
+@exports("64 with SCTP", "64 that answers Reads", "64 that only sends")
 def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
     driver = Driver()
     driver.addStandardArgs()
@@ -264,7 +263,7 @@ def test_every_access_of_memory_says_that_it_is_not_bufferable() -> None:
     for name, reads in (
         ("64", []),
         ("64 with SCTP", []),
-        ("64 that sends", [("m_axi_ar", "4'h2")]),
+        ("64 that answers Reads", [("m_axi_ar", "4'h2")]),
         ("64 that only sends", [("m_axi_ar", "4'h2")]),
     ):
         text = verilog(CONFIGS[name])
@@ -287,7 +286,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["64", "64 that sends", "64 that answers Reads", "64 that only sends"]
+    "name", ["64", *long("64 that sends"), "64 that answers Reads", "64 that only sends"]
 )
 def test_a_part_is_there_only_with_its_switch(name: str) -> None:
     config = CONFIGS[name]

@@ -92,7 +92,7 @@ def run_chunk(engine: CompiledEngine, *arguments: object) -> Failure | None:
         case 1:
             return Failure(0, 1, [], "nothing moved")
         case 2:
-            time.sleep(3)  # longer than the limit, as on a busy machine
+            time.sleep(1.3)  # longer than the limit, as on a busy machine
         case 3:
             faulthandler.disable()  # pytest's, which would print where this happens
             os.abort()

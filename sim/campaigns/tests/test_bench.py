@@ -105,7 +105,7 @@ def test_sending_takes_about_the_beats_of_port_or_bus(results: bench.Results) ->
 @pytest.mark.long
 def test_sending_over_sctp_takes_as_many() -> None:
     rows = bench.run_bench([WIDTH], sctp=True, send=True)["sending"]
-    check_sending([row for row in rows if row["llp"] == "sctp"], inline=121, most=140, read=51)
+    check_sending([row for row in rows if row["llp"] == "sctp"], inline=120, most=136, read=50)
 
 
 def check_sending(rows: bench.Rows, *, inline: int, most: int, read: int) -> None:

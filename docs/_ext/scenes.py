@@ -211,14 +211,14 @@ def tagged() -> Trace:
             dut.entry,
             {"valid": 1, "remote_write": 1, "owner": 1, "length": 1000, "address": 0x10_0000},
         )
+        ctx.set(dut.rights, {"stream": 3, "pd": 1, "enable": 1})
         for to in (0, 901):
-            ctx.set(dut.i.payload.header, header | {"to": to})
-            ctx.set(dut.i.payload.rights, {"stream": 3, "pd": 1, "enable": 1})
+            ctx.set(dut.i.payload, header | {"to": to})
             ctx.set(dut.i.valid, 1)
             await ctx.tick()
         ctx.set(dut.i.valid, 0)
 
-    i, o = dut.i.payload.header, dut.o.payload
+    i, o = dut.i.payload, dut.o.payload
     lanes = [
         Lane("i.valid", dut.i.valid),
         Lane("i.to", i.to, str, dut.i.valid),

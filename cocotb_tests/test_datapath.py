@@ -75,7 +75,7 @@ def test_errors_have_their_number_and_write_nothing(width: int, case: str) -> No
     assert not len(outcome.bursts) and not len(outcome.writes) and not outcome.completions
 
 
-@pytest.mark.parametrize("seed", [1, *long(2, 3, 4)])
+@pytest.mark.parametrize("seed", [1, 2, *long(3, 4)])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
     run("compiled", width, random_scenario(seed, 1500))
@@ -113,9 +113,14 @@ def test_random_traffic_agrees_with_back_pressure(width: int, stalled: str) -> N
     run("compiled", width, random_scenario(5, 800), BACK_PRESSURE[stalled])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    "stalls",
+    [
+        pytest.param(UNSTALLED, id="unstalled", marks=pytest.mark.long),
+        pytest.param(STALLED, id="stalled"),
+    ],
+)
+@pytest.mark.parametrize("width", NARROW)
 def test_engines_agree(width: int, stalls: Stalls) -> None:
     scenario = random_scenario(6, 60)
     config = RnicConfig(width=width)
@@ -180,7 +185,7 @@ def _registered() -> Scenario:
     return scenario
 
 
-@pytest.mark.parametrize("engine", ["compiled", *long("cocotb")])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_bus_error_is_a_local_catastrophic_error(engine: str) -> None:
     # RFC 5041 section 7.2: Error Type 0x0, Error Code 0x00.
     scenario = _registered()

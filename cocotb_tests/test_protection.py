@@ -96,11 +96,10 @@ def race(*streams: int) -> Race:
 
 
 def at_every_cycle(
-    race: Race, width: int, command: Command, after: Sequence[Operation], step: int = 1
+    race: Race, width: int, command: Command, after: Sequence[Operation]
 ) -> Iterator[tuple[int, Run]]:
-    """Plays a race with the command at every cycle, or in steps of some cycles, from before the
-    first packet to after the last response; yields how many of the victim's segments were placed,
-    and the run.
+    """Plays a race with the command at every cycle, from before the first packet to after the last
+    response; yields how many of the victim's segments were placed, and the run.
 
     A segment that is placed is in memory before the command reads back done. The later the command,
     the more segments are placed, from none to all, and in many of the runs octets of them were on
@@ -112,7 +111,7 @@ def at_every_cycle(
     others = [race.spans(number) for number in race.streams - {VICTIM}]
     begun = int(whole.outcome.taken["first"][0]) - LEAD
     counts, amid = [], 0
-    for offset in race.offsets(whole)[::step]:
+    for offset in race.offsets(whole):
         run = race.play(width, command, offset, after=after, stalls=SLOW)
         counts.append(race.placed(run, VICTIM))
         last = run.last_write(spans)
@@ -156,9 +155,7 @@ def test_of_several_segments_those_for_another_region_are_placed(width: int) -> 
 
 
 @pytest.mark.parametrize("width", NARROW)
-def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(
-    width: int, pytestconfig: pytest.Config
-) -> None:
+def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(width: int) -> None:
     rng = random.Random(3)
     several = race(VICTIM, BYSTANDER)
     host = several.host
@@ -190,9 +187,7 @@ def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(
     ]
     gone = [(number, INVALID_STAG) for number in (*PROBES[:2], VICTIM)]
     spans = several.spans(VICTIM)
-    # Without --long only the test of a Steering Tag, above, has its command at every cycle.
-    step = 1 if pytestconfig.getoption("--long") else 3
-    for count, run in at_every_cycle(several, width, revoke_stream(VICTIM), after, step):
+    for count, run in at_every_cycle(several, width, revoke_stream(VICTIM), after):
         # A segment on a stream that is disabled is dropped and counted, and is no error.
         assert run.errors == gone
         assert run.outcome.counters["DROPPED"] == len(spans) - count

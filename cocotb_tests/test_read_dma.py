@@ -66,7 +66,7 @@ def test_segments_are_read_from_a_late_memory_with_faults(width: int, tmp_path: 
     run_tests_on(flat.verilog(), read_dma_tests.__name__, tmp_path, read_dma_tests.COUNT)
 
 
-@pytest.mark.parametrize("width", [64, *long(512)])
+@pytest.mark.parametrize("width", long(64, 512))
 def test_rings_are_read_from_a_late_memory_with_faults(width: int, tmp_path: Path) -> None:
     flat = Flat(Fetch(width, 16), width, taken=["windows"], given=["o", "fail"])
     run_tests_on(flat.verilog(), fetch_tests.__name__, tmp_path, fetch_tests.COUNT)

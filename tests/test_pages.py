@@ -122,13 +122,7 @@ def test_a_command_that_does_not_exist_is_noticed(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "block",
-    [
-        # A probed device is a build of its own.
-        pytest.param(block, id=str(block), marks=[pytest.mark.long] * ("probed=" in block.text))
-        for block in BLOCKS
-        if block.kind == "python"
-    ],
+    "block", [pytest.param(block, id=str(block)) for block in BLOCKS if block.kind == "python"]
 )
 def test_python_on_a_page_runs(block: Block, tmp_path: Path) -> None:
     result = subprocess.run(

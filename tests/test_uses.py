@@ -125,7 +125,6 @@ def test_verilator_prints_what_the_page_says(tmp_path: Path) -> None:
 
 
 @needs_icarus
-@pytest.mark.long
 def test_the_cocotb_use_fails_if_design_and_model_differ(tmp_path: Path) -> None:
     prepare("cocotb", tmp_path)
     bench = tmp_path / "cocotb_bench.py"

@@ -269,7 +269,7 @@ def test_guards_are_written_as_far_as_buffers_are_posted(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "frame", [(), *long((("--waves", "walker", "--frame", "60"),))], ids=["all", "frame"]
+    "frame", [(), ("--waves", "walker", "--frame", "60")], ids=["all", "frame"]
 )
 def test_a_region_is_in_memory_twice_with_the_cycles_of_its_beats(
     frame: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

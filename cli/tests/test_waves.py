@@ -22,7 +22,6 @@ def sim(*arguments: object, capture: Path = CAPTURE) -> Result:
     return CliRunner().invoke(app.app, ["sim", str(capture), *map(str, arguments)])
 
 
-@pytest.mark.long
 def test_a_frame_is_shown_with_files_that_open_viewers_there(tmp_path: Path) -> None:
     # The beginning of the capture needs no larger tables than the device of other tests has.
     beginning, out = tmp_path / "beginning.pcap", tmp_path / "out"

@@ -105,7 +105,7 @@ def test_it_needs_no_other_file(page: Any) -> None:
         assert f"@media ({media}" in text or f"@media {media}" in text
 
 
-@pytest.mark.parametrize("config", [SENDS, *long(SMALL, SCTP, ALL, ONLY)])
+@pytest.mark.parametrize("config", [SMALL, SENDS, *long(SCTP, ALL, ONLY)])
 def test_the_diagram_has_blocks_and_ports_of_the_gateware(config: RnicConfig) -> None:
     inside = {name for _, name, *_ in Fragment.get(Rnic(config), None).subfragments}
     outside = {name for name in FlatRnic.ports(config)}
@@ -147,7 +147,6 @@ def test_the_trial_places_each_octet(config: RnicConfig) -> None:
     assert ("doorbell" in found.marks) == config.transmit
 
 
-@pytest.mark.long
 def test_a_trial_that_comes_to_no_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = {
         name: octets[:-1] + bytes([octets[-1] ^ 1]) for name, octets in testbench.packets_of(SMALL)

@@ -69,7 +69,7 @@ def test_it_has_every_port_with_its_direction_and_width(config: RnicConfig) -> N
 
 def test_its_ports_are_those_that_slang_finds_in_the_verilog() -> None:
     # Other tests convert this device, too.
-    sends = RnicConfig(receive=False, transmit=True)
+    sends = RnicConfig(transmit=True, responder=True)
     compilation = Compilation()
     compilation.addSyntaxTree(SyntaxTree.fromText(verilog(sends)))
     (top,) = compilation.getRoot().topInstances

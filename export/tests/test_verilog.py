@@ -155,7 +155,8 @@ def test_icarus_needs_processes_that_run_at_the_start(
     ("ports", "says"),
     [
         (["m_axi"], "octet in memory"),
-        *long((["m_axi_cq"], "phase of a completion"), (["m_axi", "m_axi_cq"], "octet in memory")),
+        (["m_axi_cq"], "phase of a completion"),
+        *long((["m_axi", "m_axi_cq"], "octet in memory")),
     ],
     ids=["placement", "completions", "both"],
 )
@@ -190,7 +191,7 @@ WRONG_READ = (
     "plant",
     [
         pytest.param(WRONG_FPDU, id="model", marks=pytest.mark.long),
-        pytest.param(WRONG_READ, id="memory", marks=pytest.mark.long),
+        pytest.param(WRONG_READ, id="memory"),
     ],
 )
 def test_a_wrong_octet_of_the_model_or_of_memory_fails(
@@ -286,7 +287,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["64", *long("64 that sends"), "64 that answers Reads", "64 that only sends"]
+    "name", ["64", "64 that sends", "64 that answers Reads", "64 that only sends"]
 )
 def test_a_part_is_there_only_with_its_switch(name: str) -> None:
     config = CONFIGS[name]

@@ -268,7 +268,7 @@ class MarkerInserter(wiring.Component):
             m.d.sync += kept.eq(Mux(marks, turned.rotate_left(32), turned))
 
         # The output; without markers, that of stage 1.
-        quick = copies(m, hurries, 4, name="quick")
+        quick = copies(m, hurries, min(words, 4), name="quick")
         pointer = delayed(m, stages + 2, plan1.pointer, "pointer")
         marker = Cat(C(0, 16), pointer[8:], pointer[:8])
         out = self.o.payload
@@ -276,7 +276,7 @@ class MarkerInserter(wiring.Component):
             self.o.valid.eq(valid[-1] | quick[0]),
             out.eq(Mux(quick[0], out1, delayed(m, stages + 2, out1, "out"))),
             *(out.data.word_select(k, 32).eq(Mux(
-                quick[k % 4], data1.word_select(k, 32), Mux(here[k], marker, Mux(
+                quick[k % len(quick)], data1.word_select(k, 32), Mux(here[k], marker, Mux(
                     after[k], whole.word_select(max(k - 1, 0), 32), whole.word_select(k, 32)))))
               for k in range(words)),
         ]

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.commands import Write, ring_send, take
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -95,12 +94,7 @@ class PagedSim(SimTransport):
         return super()._caught_up()
 
 
-WAYS = ["forwarded", "mapped"]
-#: Tests of the difference between the ways; the others forward doorbells with ``--long`` alone.
-both_ways = pytest.mark.parametrize("prm", WAYS, indirect=True)
-
-
-@pytest.fixture(params=[*long("forwarded"), "mapped"])
+@pytest.fixture(params=["forwarded", "mapped"])
 def prm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Managed]:
     """A manager whose clients ring through it, or map their pages."""
     policy = Policy(per_user=8)
@@ -219,7 +213,6 @@ def counted(prm: Managed, client: Client, count: int) -> None:
     until(lambda: ignored(prm, client.page()) == count, f"{count} doorbells ignored")
 
 
-@both_ways
 def test_a_client_receives_and_sends_without_the_manager(
     prm: Managed, clients: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +309,6 @@ def test_a_stream_that_is_closed_gives_back_all_that_was_posted(
     one.context.free(one.buffer)
 
 
-@both_ways
 def test_an_error_of_the_peer_is_raised_and_stops_its_stream_alone(
     prm: Managed, clients: Callable[[], Client]
 ) -> None:
@@ -331,7 +323,6 @@ def test_an_error_of_the_peer_is_raised_and_stops_its_stream_alone(
     other.works()
 
 
-@both_ways
 def test_who_rings_what_is_anothers_changes_nothing_is_counted_and_is_named(
     prm: Managed, clients: Callable[[], Client]
 ) -> None:
@@ -616,7 +607,6 @@ STEPS: list[Callable[[dict], object]] = [
 ]
 
 
-@both_ways
 def test_a_client_that_dies_after_any_step_leaves_nothing(prm: Managed) -> None:
     with connect(prm.path) as context:
         spared = Client(prm)

@@ -38,8 +38,7 @@ from ddp_rnic.sw_driver.tests.managed import Managed, served
 from ddp_rnic.sw_driver.tests.test_prm_turns import Idle
 
 END = 1 << 32
-#: How often all requests are made without and with ``--long``.
-ROUNDS, MANY = 40, 150
+ROUNDS = 150
 
 
 @pytest.fixture
@@ -235,11 +234,9 @@ def held() -> Counter[str]:
 def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
     prm: Managed,
     monkeypatch: pytest.MonkeyPatch,
-    pytestconfig: pytest.Config,
     buffers: Callable[[int], list[object]],
     collected: bool,
 ) -> None:
-    rounds = MANY if pytestconfig.getoption("--long") else ROUNDS
     # The log's memory of lines is full soon.
     monkeypatch.setattr(audit, "REMEMBERED", 10)
     with closing(Everything(prm, buffers)) as everything:
@@ -251,7 +248,7 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
         gc.disable()
         try:
             before = held()
-            for _ in range(rounds):
+            for _ in range(ROUNDS):
                 everything.once()
             if collected:
                 gc.collect()
@@ -259,4 +256,4 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
         finally:
             gc.enable()
     # Fewer than one object per round.
-    assert sum(more.values()) < rounds, more.most_common(10)
+    assert sum(more.values()) < ROUNDS, more.most_common(10)

@@ -218,7 +218,7 @@ def test_differences_of_the_last_octets_change_one_bit_of_a_register(width):
 
 
 @pytest.mark.parametrize("granule", (1, 4))
-@pytest.mark.parametrize("width", NARROW)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_two_packets_end_with_the_data_of_one_slice(width, granule):
     """The second packet is the tail; the next slice begins a packet, by ``first`` or ``open``."""
     k = width // 8 // granule
@@ -238,7 +238,7 @@ def test_two_packets_end_with_the_data_of_one_slice(width, granule):
 
 
 @pytest.mark.parametrize("granule", (1, 4))
-@pytest.mark.parametrize("width", NARROW)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_tail_alone_ends_with_the_data(width, granule):
     """No packet was open; an open packet without an end is forgotten when the next one begins."""
     k = width // 8 // granule
@@ -255,7 +255,7 @@ def test_a_tail_alone_ends_with_the_data(width, granule):
 
 
 @pytest.mark.parametrize("granule", (1, 4))
-@pytest.mark.parametrize("width", NARROW)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_octets_outside_of_a_packet_do_not_count(width, granule):
     """Every octet before ``lo``, after ``cut`` and after ``end`` is noise."""
     k = width // 8 // granule

@@ -22,6 +22,7 @@ def test_queues_of_two_streams_are_reached():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "old, new",
     (WAKES, "(raises | moves)"),

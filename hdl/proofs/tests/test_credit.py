@@ -62,6 +62,7 @@ def test_turns_with_and_without_credit_are_reached():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "module, old, new",
     ("send.credit", "left[2 + PLENTY:].any()", "left[PLENTY:].any()"),

@@ -29,14 +29,12 @@ def test_a_placement_is_done_once_after_its_last_response():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.long
 def test_a_placement_done_before_its_response_is_caught():
     bug = planted("dma.burst", "answered.eq(answers.o.valid & waiting", "answered.eq(waiting")
     proof = bounded(answers(bug.Bursts, lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 
-@pytest.mark.long
 def test_a_placement_done_twice_is_caught():
     bug = planted("dma.burst", "answered & head.final", "head.final")
     proof = bounded(answers(bug.Bursts, lemmas=False), depth=14)
@@ -50,7 +48,6 @@ def test_a_message_is_due_when_its_placements_are_retired():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.long
 def test_a_message_that_is_due_too_soon_is_caught():
     bug = planted("ddp.delivery", *SOONER)
     proof = bounded(Ripe(bug.Due(CONFIG), lemmas=False), depth=16)
@@ -71,7 +68,6 @@ def test_completions_are_reached():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.long
 def test_a_completion_too_soon_is_caught():
     bug = planted("ddp.delivery", *SOONER, Precedence=Straight, CompletionQueues=Direct)
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)

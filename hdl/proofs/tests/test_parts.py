@@ -31,6 +31,7 @@ def test_parts_reach_the_cutter_as_checked_and_pieces_leave_as_cut():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "old, new",
     ("(result.error & ~then.inline)", "(result.error & then.last)"),

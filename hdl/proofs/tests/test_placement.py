@@ -102,7 +102,6 @@ def test_a_run_of_other_entries_is_caught(old, new):
     assert proof.status == "FAIL", proof.log
 
 
-@LONG
 def test_a_part_that_overlaps_is_caught():
     bug = planted(
         "mpa.markers", "next_length.eq(rest.length - gap)", "next_length.eq(rest.length - gap + 4)"
@@ -149,7 +148,6 @@ def test_a_placement_becomes_the_jobs_that_cover_it():
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 def test_a_job_that_is_too_long_is_caught():
     bug = planted("dma.jobs", "beats[0].eq(high2 + low_out2[-1])", "beats[0].eq(high2 + 1)")
     proof = bounded(jobs(bug.JobMaker), depth=8)

@@ -21,6 +21,7 @@ def test_a_queue_goes_round_and_a_stream_overruns():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "module, old, new",
     ("lib.counts", "self.add & second", "0"),

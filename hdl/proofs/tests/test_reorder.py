@@ -101,8 +101,14 @@ BUGS = {
 }  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("bug", BUGS)
+#: The bugs that two of the proofs are tried with; the others need ``--long``. That nothing is
+#: cleared is a violation in ``tests/violations.toml``, too, which the third proof notices.
+USUAL = ("something is on its way", "the item just before does not count")
+
+
+@pytest.mark.parametrize(
+    "bug", [*USUAL, *long(*(bug for bug in BUGS if bug not in USUAL))]
+)
 def test_a_reorder_that_errs_is_caught(bug):
     harness, old, new, inputs = BUGS[bug]
     component = planted("sctp.order", old, new).Reorder(16 if harness is Kept else 1, **SMALL)

@@ -23,6 +23,7 @@ def test_completions_are_reached():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "old, new",
     ("now.silent, failed |", "C(0, 1), failed |"),

@@ -10,6 +10,7 @@ from ddp_rnic.hdl.ddp.entry_writer import EntryWriter
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
+from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.mpa.intake import Intake
 from ddp_rnic.hdl.mpa.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
@@ -75,8 +76,11 @@ def test_what_is_offered_stays(block):
     assert proof.status == "PASS", proof.log
 
 
-@LONG
-@pytest.mark.parametrize("block", [name for name, (_, bug) in BLOCKS.items() if bug])
+# The larger blocks take longer.
+@pytest.mark.parametrize("block", [
+    pytest.param(name, marks=[LONG] * (name == "placement"))
+    for name, (_, bug) in BLOCKS.items() if bug
+])  # fmt: skip
 def test_an_offer_that_is_withdrawn_is_caught(block):
     proof = bounded(Steady(BLOCKS[block][1](), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
@@ -101,14 +105,13 @@ def test_the_intake_has_room_for_what_it_takes():
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 @pytest.mark.parametrize(
     "bug",
     [
         lambda: planted("mpa.intake", Store=planted(
             "lib.stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
-        lambda: planted(
-            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
+        *long(lambda: planted(
+            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])")),
     ],
     ids=["withdraws", "takes too much"],
 )
@@ -122,7 +125,6 @@ def test_the_scan_holds_a_beat_until_it_goes():
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 def test_a_scan_that_lets_a_beat_go_too_soon_is_caught():
     bug = planted("mpa.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
     proof = bounded(Scanned(bug.MpaScan(CONFIG), lemmas=False), depth=24)
@@ -158,7 +160,6 @@ def test_the_registers_answer_each_request_once():
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 def test_registers_that_answer_again_are_caught():
     bug = planted("bus.csr", "with m.If(bus.r.ready):", "with m.If(0):")
     proof = bounded(Accesses(bug.Registers(RnicConfig()), lemmas=False), depth=12)
@@ -176,7 +177,6 @@ def test_a_queue_keeps_its_items_in_order(harness, component, options):
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 @pytest.mark.parametrize(
     "harness, name, options, old, new",
     [
@@ -188,7 +188,7 @@ def test_a_queue_keeps_its_items_in_order(harness, component, options):
          "store.level < self.depth + 1"),
         (SkidOrder, "Skid", {}, "Mux(full, spare, self.i.payload)", "self.i.payload"),
         (StageOrder, "Stage", {}, *CARELESS),
-        (StoreOrder, "Store", {"depth": 4}, "Mux(popped, two, one)", "one"),
+        *long((StoreOrder, "Store", {"depth": 4}, "Mux(popped, two, one)", "one")),
     ],
 )
 def test_a_queue_that_loses_an_item_is_caught(harness, name, options, old, new):
@@ -210,15 +210,14 @@ def test_a_backlog_keeps_its_items_in_order(relaxed, direct):
     assert proof.status == "PASS", proof.log
 
 
-@LONG
 @pytest.mark.parametrize(
     "relaxed, direct, old, new",
     [
         (False, False, "skid.i.valid.eq(came)", "skid.i.valid.eq(staged)"),
         (True, False, "moves.eq(~latched | advance)", "moves.eq(1)"),
         (True, True, "~self.some & ~latched & advance", "~self.some & advance"),
-        (False, False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
-         "moves.eq(1)"),
+        *long((False, False, "moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))",
+               "moves.eq(1)")),
     ],
     ids=["early", "relaxed", "direct", "late"],
 )

@@ -29,6 +29,7 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 @bugs(
     "old, new",
     ("~distance[bits:].any() | (distance == self.window)", "1"),

@@ -284,7 +284,7 @@ def captured(path, budget, width):
 
 @pytest.mark.skipif(not CAPTURES, reason="needs the captures of real stacks: shared/captures")
 @pytest.mark.parametrize("width", NARROW)
-@pytest.mark.parametrize("path", first(CAPTURES, 2), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", first(CAPTURES, 3), ids=lambda path: path.stem)
 def test_what_linux_sent_comes_out_as_others_read_it(path, width, pytestconfig):
     budget = 14000 if width == 64 else 40000
     if not pytestconfig.getoption("--long"):
@@ -413,15 +413,15 @@ def test_a_frame_that_the_buffer_cannot_hold_is_dropped_alone(width):
 @pytest.mark.parametrize("width", NARROW)
 def test_nothing_is_lost_while_nothing_may_leave(width):
     good = carried(packet_of([segment(20, tsn=4), SackChunk(1)]))
-    frames = [b"\1\2\3"] * 200 + [good, b"\0" * 60] * 30
+    frames = [b"\1\2\3"] * 300 + [good, b"\0" * 60] * 60
     came, _ = run(width, frames, ours(), late=1500)
     assert [items[-1].octets[2:][: len(f)] for items, f in zip(came, frames, strict=True)] == frames
-    assert [len(items) for items in came[200:]] == [3, 1] * 30
+    assert [len(items) for items in came[300:]] == [3, 1] * 60
 
 
 @pytest.mark.parametrize("width", NARROW)
 def test_one_beat_or_item_per_cycle(width):
-    for chunks, count in (([segment(100)], 12), ([SackChunk(1)] * 8, 10), ([], 30)):
+    for chunks, count in (([segment(100)], 24), ([SackChunk(1)] * 8, 20), ([], 60)):
         frames = [carried(packet_of(chunks))] * count
         _, few = run(width, frames[: count // 2], ours())
         _, cycles = run(width, frames, ours())

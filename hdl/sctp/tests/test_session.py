@@ -323,7 +323,7 @@ def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
         assert bench.events == [(1, Reason.SEQUENCE, State.CLOSED)] * 5
 
 
-@pytest.mark.parametrize("ssns", [(0, 1), *long(((1, 2),), ((5, 5),))])
+@pytest.mark.parametrize("ssns", [(0, 1), (1, 2), (5, 5)])
 def test_segments_without_a_session_are_illegal_once_and_then_silent(ssns):
     bench = Bench()
 
@@ -429,7 +429,7 @@ def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items)
 
 
 @pytest.mark.parametrize(
-    "function", [Function.INITIATE, *long(Function.ABORT, Function.FORGET)])
+    "function", [Function.ABORT, Function.INITIATE, *long(Function.FORGET)])
 def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     bench = Bench(delay=40)
 
@@ -458,13 +458,11 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
 
 
 @pytest.mark.parametrize("number, function, state", [
+    (2, Function.PAST, State.CLOSED),
     (2, Function.FORGET, State.CLOSED),
+    (1, Function.PAST, State.ABORTED),
+    (1, Function.TERMINATE, State.ABORTED),
     (1, Function.ABORT, State.ABORTED),
-    *long(
-        (2, Function.PAST, State.CLOSED),
-        (1, Function.PAST, State.ABORTED),
-        (1, Function.TERMINATE, State.ABORTED),
-    ),
 ])
 def test_no_command_takes_a_message_away_that_came_before_an_illegal_item(number, function, state):
     """RFC 5041 section 5.4: a message is delivered once its segments and all earlier messages "have
@@ -594,7 +592,7 @@ def test_nothing_of_an_aborted_session_is_in_one_of_the_next_forty():
     assert [record[1] for record in bench.records] == [0] * sessions + list(range(16))
 
 
-@pytest.mark.parametrize("opens", (open_passive, *long(open_active)))
+@pytest.mark.parametrize("opens", (open_passive, open_active))
 def test_what_comes_again_out_of_an_earlier_session_has_no_effect(opens):
     """Section 6.1: the DDP-SSN is reset to zero with each session; the TSN is not."""
     bench = Bench(delay=2)
@@ -780,7 +778,7 @@ def test_no_event_is_lost_and_nothing_taken_while_there_is_no_room():
         for _ in range(30):
             bench.offer(3, 0, INITIATE)
             bench.offer(3, 1, INVALID)
-        await bench.step(ctx, 1000)
+        await bench.step(ctx, 4000)
         assert len(bench.offers) > 20
         bench.held = False
 

@@ -279,7 +279,6 @@ def test_planted_bugs_are_found(old, new):
             waits_for_nothing(sender)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "old, new",
     {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,13 +27,11 @@ ROW["parts"] = {
 
 
 @pytest.fixture(scope="module")
-def results(pytestconfig: pytest.Config) -> Iterator[bench.Results]:
+def results() -> bench.Results:
     with pytest.MonkeyPatch.context() as patch:
-        if not pytestconfig.getoption("--long"):
-            patch.setattr(bench, "SCTP_PAYLOADS", bench.SCTP_PAYLOADS[::2])
         patch.setattr(bench, "_SPEED_CYCLES", 120_000)  # No test depends on the speed.
         found = bench.run_bench([WIDTH], sctp=True)
-        yield found | {"sending": bench.run_bench([WIDTH], send=True)["sending"]}
+        return found | {"sending": bench.run_bench([WIDTH], send=True)["sending"]}
 
 
 def rows(results: bench.Results, llp: str) -> bench.Rows:

@@ -16,7 +16,6 @@ def sim() -> Iterator[SimTransport]:
         yield sim
 
 
-@pytest.mark.long
 def test_transfers_have_their_cycles_and_fields(sim: SimTransport) -> None:
     with Device(sim).open() as context, PD(context) as pd, CQ(context) as cq:
         stream, buffer = Stream(pd, cq), bytearray(100)
@@ -59,14 +58,10 @@ def test_transfers_have_their_cycles_and_fields(sim: SimTransport) -> None:
             _ = second["none"]
 
 
-@pytest.mark.long
-def test_a_part_must_be_there(sim: SimTransport) -> None:
+def test_a_transport_must_be_made_for_it(sim: SimTransport) -> None:
     with pytest.raises(ValueError, match="the RNIC has no part 'comit': use commit"):
         with probe(sim, "comit"):
             pass
-
-
-def test_a_transport_must_be_made_for_it() -> None:
     with SimTransport() as plain, pytest.raises(ValueError, match="with probed=True"):
         with probe(plain):
             pass

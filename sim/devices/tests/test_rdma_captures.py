@@ -38,13 +38,6 @@ pytestmark = pytest.mark.skipif(
     not TRUTH, reason="needs the captures of real stacks: shared/captures beside the project"
 )
 DEVICES = {"receives": RnicConfig(), "sends": RnicConfig(transmit=True, responder=True)}
-
-
-def is_usual(path: Path) -> bool:
-    """Returns True for a capture of each kind of traffic and of each kind of connection."""
-    return path.parts[-3] == "siw_crc_1500" or path.name.startswith("mixed")
-
-
 each_capture = pytest.mark.parametrize(
     "path, config",
     [
@@ -52,7 +45,7 @@ each_capture = pytest.mark.parametrize(
             path,
             config,
             id=f"{path.parts[-3]}-{path.name.split('.')[0]}-{device}",
-            marks=[pytest.mark.long] * (device == "receives" or not is_usual(path)),
+            marks=[pytest.mark.long] * (device == "receives"),
         )
         for path in TRUTH
         for device, config in DEVICES.items()

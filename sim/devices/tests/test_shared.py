@@ -35,7 +35,6 @@ def test_a_hostile_client_harms_nobody(traffic: Traffic) -> None:
     assert len(attempts) == found.kinds == 20 <= found.attempts
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("what", ["memory", "verdicts", "buffers"])
 def test_harm_is_noticed(traffic: Traffic, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     from ddp_rnic.sim.devices import shared

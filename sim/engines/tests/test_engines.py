@@ -75,11 +75,6 @@ def engines(names: str, first: tuple[Any, ...], *others: tuple[Any, ...]) -> pyt
     )
 
 
-#: For the gateware, of which cocotb's build takes longer than all tests with the stand-in, and for
-#: tests of the stand-in beside which another one shows that cocotb works alike.
-COMPILED = ["compiled", *long("cocotb")]
-
-
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verilator, "verilog", standin.verilog)
@@ -108,7 +103,7 @@ def test_a_burst_goes_where_its_strobes_say(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_faulty_address_stores_nothing_in_its_beat(engine: str) -> None:
     _, memory = run(engine, standin.GOOD, faults=(range(79, 80), range(64, 69)))
     assert memory.tolist() == [0xEE] * 69 + [1] * 3 + [0xEE] * 8 + [3] * 8 + [4] * 8
@@ -124,7 +119,7 @@ def test_writes_outside_of_memory_are_reported(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_memory_begins_at_its_base(engine: str) -> None:
     """The first octets of the device's burst at 0x45 lie below the base of memory."""
     memory = np.full(4, 0xEE, np.uint8)
@@ -225,7 +220,7 @@ def test_a_drain_gives_back_what_waits_for_room(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_host_that_pauses_lets_the_ring_run_full(engine: str) -> None:
     outcome, _ = complete(
         engine,
@@ -249,7 +244,7 @@ def test_a_host_that_pauses_lets_the_ring_run_full(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_ends_with_every_completion_taken(engine: str) -> None:
     outcome, _ = complete(engine, Pause(), produce(20))
     assert len(outcome.completions) == 20
@@ -289,7 +284,7 @@ def test_interrupts_of_completions_and_events_are_distinguished(
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_masked_completions_do_not_interrupt(engine: str) -> None:
     outcome, _ = complete(engine, produce(30), WriteRegister(standin.RAISE, 1))
     assert len(outcome.completions) == 30 and len(outcome.events) == 1
@@ -297,7 +292,7 @@ def test_masked_completions_do_not_interrupt(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_register_is_polled(engine: str) -> None:
     outcome, _ = complete(
         engine,
@@ -466,7 +461,7 @@ def test_frames_of_every_length_arrive_as_they_are(engine: str, width: int, stal
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_source_stalls_frames_too(engine: str) -> None:
     outcome, expected = echo(engine, Frame(bytes(8 * 400)), stalls=Stalls(source=0.75))
     assert outcome.exceptions == expected
@@ -495,7 +490,7 @@ def test_frames_packets_and_writes_keep_their_order(engine: str, stalls: Stalls)
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
     operations = [WriteRegister(standin.MODE, standin.GOOD)]
     stalls = replace(EVERY_STALL, response=0.0)
@@ -702,8 +697,7 @@ def everything() -> list[Operation]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("stalls", [EVERY_STALL, UNSTALLED])
-@pytest.mark.parametrize("engine", COMPILED)
+@engines("stalls", (EVERY_STALL,), (UNSTALLED,))
 def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -> None:
     want, expected = drive("fake", everything())
     got, memory = drive(engine, everything(), stalls=stalls)
@@ -724,7 +718,7 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
         assert decode(entries[number % len(entries)].tobytes()) == want.completions[number]
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ["compiled", *long("cocotb")])
 def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     sctp, count = SctpLoad(SCTP, 61), 60
     # The guidance that the host may give its peer (RFC 5041 appendix A).
@@ -745,7 +739,7 @@ def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     assert first[-1] - first[0] == (len(first) - 1) * sctp.limit
 
 
-@pytest.mark.parametrize("engine", ["fake", *COMPILED])
+@pytest.mark.parametrize("engine", ["fake", "compiled", *long("cocotb")])
 def test_no_association_reaches_past_the_last_stream(engine: str) -> None:
     """A chunk for a stream that the device does not have is one of no DDP Stream: it has no effect
     on the stream of another association whose number is the lower part of that sum."""
@@ -791,7 +785,7 @@ def test_no_association_reaches_past_the_last_stream(engine: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_completion_comes_after_the_responses_of_its_writes(engine: str) -> None:
     peer = Peer()
     lengths = [1, 300, 64, 2500, 9]
@@ -807,7 +801,7 @@ def test_a_completion_comes_after_the_responses_of_its_writes(engine: str) -> No
         assert cycle > outcome.responses[outcome.bursts["address"] < end].max()
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_full_ring_ends_the_stream_and_nothing_else(engine: str) -> None:
     peer, other = Peer(), Peer(4)
     entries = GATEWARE_RING.entries
@@ -829,7 +823,7 @@ def test_a_full_ring_ends_the_stream_and_nothing_else(engine: str) -> None:
     assert outcome.counters["PLACED_SEGMENTS"] + outcome.counters["DROPPED"] == 41
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_ring_that_the_bus_refuses_is_reported(engine: str) -> None:
     peer = Peer()
     operations = [*GATEWARE_RING.program(), *register_region(), *peer.enable()]
@@ -842,7 +836,7 @@ def test_a_ring_that_the_bus_refuses_is_reported(engine: str) -> None:
     assert bytes(memory[REGION.start : REGION.start + 5]) == b"xxxx\xee"
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_interrupts_are_moderated_by_count(engine: str) -> None:
     ring, peer = replace(GATEWARE_RING, size=6), Peer()
     operations = [*ring.program(interrupts=True, coalesce=4, timeout=10_000), *register_region()]
@@ -855,7 +849,7 @@ def test_interrupts_are_moderated_by_count(engine: str) -> None:
         assert 0 < interrupt - int(outcome.delivered[count]) < 100
 
 
-@pytest.mark.parametrize("engine", COMPILED)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_interrupts_are_moderated_by_time(engine: str) -> None:
     peer = Peer()
     operations = [*GATEWARE_RING.program(interrupts=True, coalesce=100, timeout=300)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
 #: File name patterns of the captures, by the name of the argument with which a test asks for them.
-_KINDS: dict[str, tuple[str, ...]] = {
+_KINDS = {
     "iwarp_truth": ("iwarp/*/truth/*.server.jsonl",),
     "sctp_truth": ("sctp/truth/*/*.passive.jsonl",),
     "mpa_capture": (
@@ -21,8 +20,6 @@ _KINDS: dict[str, tuple[str, ...]] = {
     ),
     "sctp_capture": ("sctp/*.pcap",),
 }
-#: As ``mpa_capture``, for what takes longer: without ``--long`` the first capture of each folder.
-_KINDS["few_mpa_captures"] = _KINDS["mpa_capture"]
 
 
 def _name(path: Path | None) -> str:
@@ -42,12 +39,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                     ),
                 )
             ]
-            cases: list[Any] = [*files]
-            if name.startswith("few_"):
-                folders = [path.parent for path in files]
-                first = [folders.index(folder) for folder in folders]
-                cases = [
-                    path if at == number else pytest.param(path, marks=pytest.mark.long)
-                    for number, (path, at) in enumerate(zip(files, first, strict=True))
-                ]
-            metafunc.parametrize(name, cases or absent, ids=_name, scope="module")
+            metafunc.parametrize(name, files or absent, ids=_name, scope="module")

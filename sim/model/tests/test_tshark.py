@@ -68,11 +68,11 @@ def model_fpdus(path: Path) -> tuple[Counter[int], int, int]:
     return lengths, good, bad
 
 
-def test_fpdus_and_crcs_are_wiresharks(few_mpa_captures: Path) -> None:
-    if few_mpa_captures.name in NOT_CONFORMANT:
+def test_fpdus_and_crcs_are_wiresharks(mpa_capture: Path) -> None:
+    if mpa_capture.name in NOT_CONFORMANT:
         pytest.skip("its markers are not those of RFC 5044")
-    got = model_fpdus(few_mpa_captures)
-    assert got == wireshark_fpdus(few_mpa_captures)
+    got = model_fpdus(mpa_capture)
+    assert got == wireshark_fpdus(mpa_capture)
 
 
 def test_sctp_chunks_and_checksums_are_wiresharks(sctp_capture: Path) -> None:

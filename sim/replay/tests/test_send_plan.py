@@ -446,14 +446,8 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("width", first(ORDINARY))
-@pytest.mark.parametrize(
-    "flood, limit",
-    [
-        *((flood, None) for flood in FLOODS),
-        ("long messages", 120_000),
-        *long(*((flood, 120_000) for flood in FLOODS if flood != "long messages")),
-    ],
-)
+@pytest.mark.parametrize("limit", [None, 120_000], ids=["", "scarce credit"])
+@pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_of_one_stream_leaves_another_one_its_share(
     width: int, flood: str, limit: int | None
 ) -> None:

@@ -18,8 +18,7 @@ from ddp_rnic.cli import app, inputs
 from ddp_rnic.hdl.lib.tests.long import long
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
-from ddp_rnic.sim.capture.layers import ip_packet
-from ddp_rnic.sim.capture.pcap import Frame, read_frames, write_pcap
+from ddp_rnic.sim.capture.pcap import Frame, write_pcap
 from ddp_rnic.sim.capture.tests.associations import A, B, Peers
 from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
@@ -92,37 +91,9 @@ def data_of(text: str) -> dict[str, Any]:
     return data
 
 
-def first_connections(count: int) -> list[Frame]:
-    """Returns the frames of the first connections of the shipped capture."""
-    kept: list[Frame] = []
-    known: list[set[tuple[str, bytes]]] = []
-    for frame in read_frames(SHIPPED):
-        packet = ip_packet(frame)
-        assert packet is not None
-        ports = packet.payload[:2], packet.payload[2:4]
-        ends = {(packet.source, ports[0]), (packet.destination, ports[1])}
-        if ends not in known:
-            known.append(ends)
-        if known.index(ends) < count:
-            kept.append(frame)
-    return kept
-
-
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """The shipped capture; without --long only its first connections, which need no larger
-    tables than the device of other tests has.
-    """
-    if pytestconfig.getoption("--long"):
-        return SHIPPED
-    path = tmp_path_factory.mktemp("shipped") / "workload.pcap"
-    write_pcap(first_connections(4), path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def plans(shipped: Path) -> list[Plan]:
-    traffic = traffic_of(read_capture(shipped))
+def plans() -> list[Plan]:
+    traffic = traffic_of(read_capture(SHIPPED))
     found = derive(traffic)
     return plan(traffic, found.regions, RnicConfig(), found.ends)[0]
 
@@ -136,17 +107,17 @@ def side(plans: list[Plan]) -> DeviceResult:
     return run("rtl", rtl, plans)
 
 
-def test_the_rtl_agrees_on_the_shipped_capture(shipped: Path, tmp_path: Path) -> None:
-    result = compared(shipped, "--on", "rtl", "--out", tmp_path / "out")
+def test_the_rtl_agrees_on_the_shipped_capture(tmp_path: Path) -> None:
+    result = compared(SHIPPED, "--on", "rtl", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "agree: rtl and golden model at 64 bits" in result.stdout
     assert f"report: {tmp_path / 'out' / 'report.html'}" in result.stdout
     data = data_of((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
-    assert data["agrees"] and data["differences"] == [] and data["source"] == str(shipped)
+    assert data["agrees"] and data["differences"] == [] and data["source"] == str(SHIPPED)
     (side,) = data["sides"]
     (shown,) = side["runs"]
     assert (side["name"], side["verdict"]) == ("rtl", "agrees")
-    assert len(shown["timeline"]) == shown["segments"] == (236 if shipped == SHIPPED else 93)
+    assert len(shown["timeline"]) == shown["segments"] == 236
     assert len(shown["throughput"]) == len(shown["occupancy"]) == 300
     (error,) = {each[10] for each in shown["timeline"] if each[10] and "Base or bounds" in each[10]}
     assert error.endswith("Base or bounds violation")
@@ -384,7 +355,6 @@ def test_the_port_has_the_rate_that_is_asked_for(
     assert result.exit_code == 2 and "--baud needs --port" in result.stderr
 
 
-@pytest.mark.long
 def test_without_a_capture_a_board_plays_what_fits_it(sim: SimTransport) -> None:
     with VirtualBoard(sim, memory=1 << 15) as board:
         result = compared("--on", "board", "--port", board.port)
@@ -401,17 +371,7 @@ def test_a_board_without_room_for_any_workload_is_refused_with_the_reason(
         assert "the board has 4096 octets of memory, but this needs" in result.stderr
 
 
-#: A board of each size; the others have the same RNICs.
-OF_EACH_SIZE = "ecpix5", "ecpix5-45f", "colorlight-5a-75b"
-
-
-@pytest.mark.parametrize(
-    "board",
-    [
-        pytest.param(board, id=name, marks=[pytest.mark.long] * (name not in OF_EACH_SIZE))
-        for name, board in BOARDS.items()
-    ],
-)
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_every_board_has_room_for_a_workload(board: Any) -> None:
     """Uses the facts that a host knows of a board: the RNIC's capabilities, memory, and TCP's."""
     has = board.config
@@ -502,7 +462,6 @@ def test_without_a_capture_a_board_with_tcp_plays_what_fits_it() -> None:
         assert "agree: board and golden model at 64 bits" in result.stdout
 
 
-@pytest.mark.long
 def test_a_fault_of_a_board_with_tcp_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

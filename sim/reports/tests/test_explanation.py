@@ -117,7 +117,6 @@ def test_each_error_of_the_shipped_capture_is_decided_by_its_check() -> None:
 
 
 @pytest.mark.skipif(not CAPTURES, reason="needs the captures beside the project: shared/")
-@pytest.mark.long
 def test_each_error_of_every_capture_is_decided_by_its_check() -> None:
     played = 0
     for path in CAPTURES:
